@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import translate
 from re import compile as compiled
-from typing import Any, Final
+from typing import Any, Final, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -40,6 +40,7 @@ class Alarm(TypedDict):
     acknowledged_by: str | None
     acknowledged_at: str | None
     note: str
+    cell: NotRequired[int]
 
 
 class AlarmService:

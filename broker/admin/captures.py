@@ -73,6 +73,7 @@ class CaptureView(TypedDict):
     max_records: int
     max_bytes: int
     max_records_per_s: int
+    cell: NotRequired[int]
 
 
 class CapturedStep(TypedDict):
@@ -104,6 +105,7 @@ class CaptureRecord(TypedDict):
     error: str
     is_cut: bool
     steps: list[CapturedStep]
+    cell: NotRequired[int]
 
 
 @dataclass(slots=True)

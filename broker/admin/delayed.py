@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -28,6 +28,7 @@ class DelayedRow(TypedDict):
     published_at: str
     due_at: str
     due_in_s: float
+    cell: NotRequired[int]
 
 
 class DelayedView(DelayedRow):

@@ -435,6 +435,43 @@ RESOURCES = (
         ),
     ),
     Resource(
+        name="cell",
+        path="/cells",
+        menu="Diagnose",
+        tag="System",
+        service="cells",
+        at="list",
+        commands="cells",
+        page="Cell",
+        about="The processes of a broker that runs with `--workers`.",
+        named_by="number",
+        verbs=(
+            Verb(
+                id="listCells",
+                text="List cells. Returns the processes of the broker, each with the clients of its share of client "
+                "identifiers. There is one, number 0, unless the broker runs with `--workers`.",
+                call="rows",
+                row="broker.admin.cells:CellRow",
+                absent={"state": "away"},
+                page_text="The cells of a broker, by number.",
+                command=Command(
+                    columns=(
+                        "number",
+                        "state",
+                        "pid",
+                        "since",
+                        "clients",
+                        "sessions",
+                        "messages_per_s",
+                        "memory_bytes",
+                        "links",
+                    ),
+                    limit=None,
+                ),
+            ),
+        ),
+    ),
+    Resource(
         name="node",
         path="/status",
         tag="System",

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -56,6 +56,7 @@ class RetainedView(TypedDict):
     expired: bool
     user_properties: list[list[str]]
     properties: dict[str, Any]
+    cell: NotRequired[int]
 
 
 class RetainedCount(TypedDict):
@@ -89,6 +90,7 @@ class RetainedDeletion(TypedDict):
     bytes: int
     samples: list[str]
     until: str
+    cell: NotRequired[int]
 
 
 class UndoneDeletion(TypedDict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -48,6 +48,7 @@ class SessionBase(TypedDict):
     inflight: int
     queued: int
     queue_bytes: int
+    cell: NotRequired[int]
 
 
 class SessionRow(SessionBase):
@@ -77,6 +78,7 @@ class SubscriptionRow(TypedDict):
     identifier: int | None
     durable: bool
     connected: bool
+    cell: NotRequired[int]
 
 
 def session_base(session: Session) -> SessionBase:

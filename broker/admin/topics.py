@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Set
 from fnmatch import translate
 from re import compile as compiled
-from typing import Final
+from typing import Final, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -48,6 +48,7 @@ class TopicRow(TypedDict):
     mean_bytes: int | None
     last_at: str | None
     retained: bool
+    cell: NotRequired[int]
 
 
 class TopicRest(TypedDict):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from broker.admin.access import BanService
 from broker.admin.alarms import AlarmService
+from broker.admin.cells import CellService
 from broker.admin.groups import GroupService
 from broker.admin.listeners import ListenerService
 from broker.admin.settings import SettingService
@@ -106,7 +107,9 @@ class Api:
         return servers, context
 
     def _put_together(self) -> tuple[Any, Any]:
-        context = context_of(self._node, self._reload)
+        context = context_of(
+            self._node, self._reload, 0 if self._place is None else self._place.number
+        )
         if self._place is not None:
             self._of_cells = features.load(features.API_CELL_LISTENER)(self._place)
             if self._place.number == 0:
@@ -134,8 +137,9 @@ def _address_of(listener: socket.socket | None) -> tuple[str, int]:
     return host, port
 
 
-def context_of(node: Node, reload: ConfigReload) -> Any:
-    """Context of the API: a ``ui.api.context.ApiContext``."""
+def context_of(node: Node, reload: ConfigReload, number: int = 0) -> Any:
+    """Context of the API: a ``ui.api.context.ApiContext``. ``number`` is that of the cell."""
+    status = NodeStatus(node)
     return features.load(features.API_CONTEXT)(
         token=node.token,
         services={
@@ -153,7 +157,8 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         values=node.services.storage.values,
         contributors=node.services.contributors,
         publisher=node.server.publisher,
-        status=NodeStatus(node).read,
+        status=status.read,
+        cells=CellService(number, status.read, node.metrics),
         metrics_text=lambda: exposition(node.metrics),
         streams=StreamRecords(node.streams, node.tails),
         lake=node.lake.jobs,

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from heapq import nlargest
 from ipaddress import ip_address
 from math import ceil
-from typing import Final, TypeVar
+from typing import Final, NotRequired, TypeVar
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -71,6 +71,7 @@ class FailedLogins(TypedDict):
     counted: int
     is_limited: bool
     last_failed_at: str
+    cell: NotRequired[int]
 
 
 class LoginLimits:

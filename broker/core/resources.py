@@ -148,15 +148,15 @@ class Verb:
     ask the same at a time; else on the event ``loop``.
 
     ``does`` says who may call it: ``read``, ``change``, ``try`` (nothing is saved), ``job`` (long work is started,
-    paused or canceled; every verb with a ``job``). ``at`` says in which
-    cells it runs, and how their answers are joined (``broker.core.kinds.At``). Only the members ``sums`` of an answer
-    are added up, where it names some: the others are those of the first cell. A list with a ``key`` is merged in the
-    order of the member ``merged_by``, with ``-`` in front descending, which may depend on the parameter ``by``; else
-    one cell follows the other. ``effect`` is the kind that a dry run asks for its consequences; its
-    name is the first parameter. ``exists`` is the method that raises for a dry run where that is not there. ``plan`` is
-    the method that a dry run calls with the parameters to raise what the verb would: ``call`` itself where that ends by
-    ``broker.core.objects.saving``, or one that returns the changes (``broker.config.root.PlannedReload``). ``done``
-    completes "It would be" in the summary.
+    paused or canceled; every verb with a ``job``). ``at`` says in which cells it runs, and how their answers are
+    joined (``broker.core.kinds.At``). Only the members ``sums`` of an answer are added up, where it names some: the
+    others are those of the first cell. A list with a ``key`` is merged in the order of the member ``merged_by``,
+    with ``-`` in front descending, which may depend on the parameter ``by``; else one cell follows the other.
+    ``absent`` are members of a row for a cell that does not answer. ``effect`` is the kind that a dry run asks for
+    its consequences; its name is the first parameter. ``exists`` is the method that raises for a dry run where that
+    is not there. ``plan`` is the method that a dry run calls with the parameters to raise what the verb would:
+    ``call`` itself where that ends by ``broker.core.objects.saving``, or one that returns the changes
+    (``broker.config.root.PlannedReload``). ``done`` completes "It would be" in the summary.
 
     A verb of the tag ``Try`` has a deadline, and runs on a thread. Its method gets a body as it was sent, with the
     parameters in it, as its only argument; one called ``prepare_…`` runs on the event loop and returns the work.
@@ -189,6 +189,7 @@ class Verb:
     at: At | None = None
     sums: Sequence[str] = ()
     merged_by: str | Mapping[str, str] = ""
+    absent: Mapping[str, Any] | None = None
     effect: str = ""
     exists: str = ""
     plan: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from broker.admin.rights import Actor
 from tests.cluster.cells import Cells, running
 from tests.end_to_end.clients import Client
+from tests.support.local_node import sluice
 from tests.support.node import TOKEN, eventually
 from tests.support.processes import free_port
-from ui.api.cells import ACTOR_HEADER, header_of_actor
+from ui.api.cells import ACTOR_HEADER, header_of_actor, labelled_metrics
 
 
 @pytest.fixture(scope="module")
@@ -237,3 +240,63 @@ def test_cursors_of_others_are_refused(cells: Cells, cursor: str) -> None:
     for path in ("/clients", "/subscriptions", "/alarms", "/login-failures", "/delayed"):
         problem = cells.front.call("GET", f"{path}?cursor={cursor}", expect=422)
         assert "cursor" in problem["errors"][0]["pointer"]
+
+
+def test_cells_are_a_list(cells: Cells, devices: list[str]) -> None:
+    page = cells.front.call("GET", "/cells")
+    assert [row["number"] for row in page["items"]] == [0, 1]
+    assert [row["state"] for row in page["items"]] == ["running", "running"]
+    assert sum(row["clients"] for row in page["items"]) == len(devices)
+    shown = sluice(cells.front, "cells", "list")
+    assert shown.returncode == 0, shown.stderr
+    assert len(shown.stdout.splitlines()) >= 3
+    assert cells.front.call("GET", "/status")["connections"] == len(devices)
+
+
+def test_metrics_have_the_label_of_their_cell(cells: Cells, devices: list[str]) -> None:
+    text = httpx.get(f"{cells.front.url}/metrics", trust_env=False, timeout=30).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    connections = families["sluice_connections"].samples
+    assert sorted(sample.labels["cell"] for sample in connections) == ["0", "1"]
+    assert sum(sample.value for sample in connections) == len(devices)
+    assert all("cell" in sample.labels for family in families.values() for sample in family.samples)
+    assert [sample.value for sample in families["sluice_cell_up"].samples] == [1, 1]
+
+
+def test_lines_of_metrics_keep_their_labels() -> None:
+    own = '# HELP m_total it\n# TYPE m_total counter\nm_total{cell="1",who="a \\"}{ b"} 3\nm_total 1\n'
+    text = labelled_metrics({0: own, 1: "# TYPE m_total counter\nm_total 2.5\nnonsense\n"}, 3)
+    (up, family) = text_string_to_metric_families(text)
+    assert [(sample.labels["cell"], sample.value) for sample in up.samples] == [
+        ("0", 1),
+        ("1", 1),
+        ("2", 0),
+    ]
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
+        ({"cell": "0", "peer": "1", "who": 'a "}{ b'}, 3),
+        ({"cell": "0"}, 1),
+        ({"cell": "1"}, 2.5),
+    ]
+    assert text.count("# TYPE m_total") == 1
+
+
+def test_a_tail_has_the_messages_of_all_cells(cells: Cells) -> None:
+    names = [cells.client_of(cell, "tailed") for cell in (0, 1)]
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with (
+        Client(cells.nodes[0], names[0]) as first,
+        Client(cells.nodes[1], names[1]) as second,
+        cells.front.client() as api,
+        api.stream("GET", "/topics/tail?filter=tail/%23&seconds=60", headers=headers) as lines,
+    ):
+        seen: set[str] = set()
+        for line in lines.iter_lines():
+            message = json.loads(line)
+            if "matched" in message:
+                first.publish("tail/a", b"1", 1)
+                second.publish("tail/b", b"2", 1)
+            if "topic" in message.get("message", message):
+                seen.add(message.get("message", message)["topic"])
+            if seen == {"tail/a", "tail/b"}:
+                break
+    assert seen == {"tail/a", "tail/b"}

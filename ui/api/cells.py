@@ -12,6 +12,7 @@ import base64
 import binascii
 import contextlib
 import os
+import re
 import socket
 from collections.abc import (
     AsyncIterable,
@@ -77,6 +78,7 @@ class Joining:
     sums: Sequence[str] = ()
     merged_by: str | Mapping[str, str] = ""
     key: str = ""
+    absent: Mapping[str, Any] | None = None
     is_paged: bool = False
 
 
@@ -337,6 +339,18 @@ class Faces:
             headers=headers,
         )
 
+    async def metrics(self, own: str) -> str:
+        """The metrics of all cells as Prometheus reads them, each with its cell; ``own`` are those of this one."""
+        front = Actor("front")
+        answers = await asyncio.gather(
+            *(self.ask(cell, "GET", "/metrics", actor=front) for cell in self.place.others)
+        )
+        texts = {self.place.number: own}
+        for answer in answers:
+            if isinstance(answer, Reply) and answer.is_good:
+                texts[answer.cell] = answer.body.decode()
+        return labelled_metrics(texts, self.place.count)
+
     # -- operations --
 
     async def answer(self, asked: Asked, act: Act) -> Response:
@@ -563,6 +577,14 @@ class Faces:
             replies, away = await self._all(asked, act)
             page = self._whole(asked, [reply for reply in replies if reply.is_good])
             away += [Away(reply.cell, reply.detail) for reply in replies if not reply.is_good]
+            if joining.absent is not None:
+                nothing = dict.fromkeys(page["items"][0])
+                page["items"] += [
+                    {**nothing, **joining.absent, "number": missing.cell, "cell": missing.cell}
+                    for missing in away
+                ]
+                page["items"].sort(key=lambda row: row["cell"])
+                page["total"] = len(page["items"])
             return _with_missing(page, away)
         limit: int = asked.values["limit"]
         starts = self._starts(asked.values.get("cursor"))
@@ -626,6 +648,33 @@ class Faces:
             problem = Problem("expected `next` of an earlier answer", "/query/cursor")
             raise Invalid("the parameter 'cursor' cannot be used", [problem])
         return starts
+
+
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+_OTHER_CELL: Final = re.compile(r'(^|,)cell="')
+
+
+def labelled_metrics(texts: Mapping[int, str], count: int) -> str:
+    """Metrics of cells as one text: those of one name together, each with the label ``cell``. A label of that name that
+    they have already, of another cell, becomes ``peer``."""
+    heads: dict[str, dict[str, str]] = {}
+    samples: dict[str, list[str]] = {}
+    for cell, text in sorted(texts.items()):
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("# "):
+                _, word, family, *_ = line.split(" ", 3)
+                heads.setdefault(family, {}).setdefault(word, line)
+            elif (sample := _SAMPLE.fullmatch(line)) is not None:
+                name, labels, value = sample.groups()
+                more = _OTHER_CELL.sub(r'\1peer="', labels or "")
+                shown = f'cell="{cell}"' + (f",{more}" if more else "")
+                samples.setdefault(family, []).append(f"{name}{{{shown}}} {value}")
+    lines = ["# HELP sluice_cell_up 1 if the cell answers", "# TYPE sluice_cell_up gauge"]
+    lines += [f'sluice_cell_up{{cell="{cell}"}} {int(cell in texts)}' for cell in range(count)]
+    for family in sorted(samples):
+        lines += [*heads.get(family, {}).values(), *samples[family]]
+    return "\n".join(lines) + "\n"
 
 
 def several(count: int) -> Conflict:

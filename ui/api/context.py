@@ -22,6 +22,7 @@ from broker.admin.applied import AppliedObjects
 from broker.admin.audit_log import AuditLog
 from broker.admin.backups import Backups
 from broker.admin.captures import Captures
+from broker.admin.cells import CellService
 from broker.admin.delayed import DelayedService
 from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
@@ -124,6 +125,7 @@ class ApiContext:
     audit_log: AuditLog | None = None
     saturation: SaturationLog | None = None
     applied: AppliedObjects | None = None
+    cells: CellService | None = None
     backups: Backups | None = None
     captures: Captures | None = None
     audit_trail: Any = None

@@ -88,9 +88,11 @@ async def metrics(request: Request) -> Response:
     if context_of(request).api_settings.metrics == "token":
         identify(request)
         require(request, Need("metrics", "read"))
-    return PlainTextResponse(
-        context_of(request).metrics_text(), media_type="text/plain; version=0.0.4"
-    )
+    faces = context_of(request).faces
+    text = context_of(request).metrics_text()
+    if faces is not None and not is_of_cell(request):
+        text = await faces.metrics(text)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
 @probes.post("/api/v1/cells:adopt")

@@ -242,7 +242,9 @@ class ResourceRoutes:
             may_be_a_job=verb.job is not None,
             does=verb.does,
             at=verb.at or self._resource.at,
-            joining=Joining(verb.sums, verb.merged_by, verb.key, is_paged=verb.is_paged),
+            joining=Joining(
+                verb.sums, verb.merged_by, verb.key, verb.absent, is_paged=verb.is_paged
+            ),
         )(run)
 
     def _answer(self, verb: Verb) -> Any:

@@ -17,6 +17,13 @@ class Body(BaseModel, extra="forbid", strict=True):
     """A body that the API validates: numbers are numbers, and members that it does not have are refused."""
 
 
+class MissingCell(BaseModel):
+    """A cell whose part of the answer is missing, and why."""
+
+    cell: int
+    why: str
+
+
 class Page(BaseModel, Generic[Row]):
     """A page of a list that may be long. ``next`` goes into ``cursor`` for the page after it; ``total`` is null where
     it would have to be counted."""
@@ -25,6 +32,9 @@ class Page(BaseModel, Generic[Row]):
     next: str | None
     total: int | None
     total_is_estimate: bool
+    incomplete: list[MissingCell] = Field(
+        default_factory=list, description="Cells that did not answer; absent if all did."
+    )
 
 
 class Order(Body):
