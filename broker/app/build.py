@@ -44,6 +44,7 @@ from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.users import Users
 from broker.cluster.directories import cell_directory
+from broker.cluster.links import Links
 from broker.cluster.steering import Steering
 from broker.config.allowed import AllowedSettings, confine
 from broker.config.model import Settings
@@ -219,6 +220,7 @@ class Node:
         self.accounts = Accounts(self.sections.section("accounts"), hashing, pool, self.clock)
         starts = StreamStarts(catalogue, self.store, self.clock)
         self.server = self._make_server(access, starts, allow_anonymous=allow_anonymous)
+        self.links = None if place is None else Links(place, self.server.hub)
         contributors = Contributors((self.server.hub.share_groups,))
         self.streams = self._make_streams(catalogue, contributors)
         self.services = self._make_services(contributors)

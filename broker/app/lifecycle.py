@@ -182,6 +182,9 @@ async def start(
     late.cancel()
     mqtt_address = address_text(*bound[0]) if bound else "none"
     own = config.get("node", NodeSettings)
+    if node.links is not None:
+        await node.links.start()
+        started.push_async_callback(node.links.stop)
     if steering is not None:
         started.push_async_callback(steering.stop, own.shutdown_timeout)
         steering.begin(node.server.listeners)
