@@ -10,6 +10,7 @@ from broker.core.resources import Command, Parameter, Resource, Verb, trial
 KINDS = (
     Kind(
         name="rule",
+        topics="named",
         area="authoring",
         path="rules",
         section="rule_engine.rules",
@@ -90,6 +91,7 @@ _TRIED = (
 RESOURCES = (
     Resource(
         name="rule",
+        topics="named",
         path="/rules/{name}",
         tag="Rules",
         service="services.rules",
@@ -169,6 +171,7 @@ RESOURCES = (
     ),
     Resource(
         name="rule",
+        topics="named",
         path="",
         tag="Try",
         service="services.rules",
@@ -177,10 +180,12 @@ RESOURCES = (
     ),
     Resource(
         name="back-test",
+        topics="named",
         area="authoring",
         path="/backtests",
         tag="Rules",
         service="services.rules",
+        scoped_by="backtest_of",
         commands="",
         page="Backtest",
         verbs=(
@@ -193,6 +198,7 @@ RESOURCES = (
             ),
             Verb(
                 id="getBacktest",
+                topics="named",
                 text="Show a back-test. Returns the state, the progress and, once it ended, the result.",
                 call="backtest_of",
                 path="/{id}",

@@ -8,6 +8,7 @@ from broker.core.resources import Command, Parameter, Resource, Verb, trial
 KINDS = (
     Kind(
         name="schema registry",
+        topics="none",
         area="authoring",
         path="schema-registries",
         section="schema_registry.external",
@@ -26,6 +27,7 @@ KINDS = (
     ),
     Kind(
         name="schema",
+        topics="named",
         area="authoring",
         path="schemas",
         section="schema_registry.schemas",
@@ -46,6 +48,7 @@ KINDS = (
     ),
     Kind(
         name="validation",
+        topics="named",
         area="authoring",
         path="validations",
         section="schema_validation.validations",
@@ -67,6 +70,7 @@ KINDS = (
 
 MODE = Kind(
     name="compatibility mode",
+    topics="none",
     path="schemas/modes",
     section="schema_registry.modes",
     models=("schema_validation.modes:ModeSpec",),
@@ -113,6 +117,7 @@ _TRIED = (
 RESOURCES = (
     Resource(
         name="schema",
+        topics="named",
         path="/schemas/{name}",
         tag="Schemas",
         service="services.schemas",
@@ -176,6 +181,7 @@ RESOURCES = (
     ),
     Resource(
         name="schema",
+        topics="named",
         path="/schemas",
         tag="Try",
         service="services.schemas",
@@ -184,6 +190,7 @@ RESOURCES = (
     ),
     Resource(
         name="validation",
+        topics="named",
         path="/validations",
         tag="Try",
         service="services.validations",

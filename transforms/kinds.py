@@ -8,6 +8,7 @@ from broker.core.resources import Resource, trial
 KINDS = (
     Kind(
         name="transformation",
+        topics="named",
         area="authoring",
         path="transforms",
         section="message_transformation.transformations",
@@ -30,6 +31,7 @@ KINDS = (
 RESOURCES = (
     Resource(
         name="transformation",
+        topics="named",
         path="",
         tag="Try",
         service="services.transforms",

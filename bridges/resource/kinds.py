@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.core.kinds import ENABLE, Abilities, At, Kind, Switch
+from broker.core.kinds import ENABLE, Abilities, At, Kind, Switch, Topics
 from broker.core.resources import SLOW_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, limit
 
 _STATUS = {"name": "name", "type": "type", "status": "status", "reason": "status_reason"}
@@ -29,10 +29,11 @@ _PAUSING = (
 
 
 def _with_connector(
-    name: str, about: str, page_columns: Mapping[str, str], at: At = "config"
+    name: str, topics: Topics, about: str, page_columns: Mapping[str, str], at: At = "config"
 ) -> Kind:
     return Kind(
         name=name,
+        topics=topics,
         area="authoring",
         path=f"{name}s",
         section=f"{name}s",
@@ -61,6 +62,7 @@ def _with_connector(
 KINDS = (
     Kind(
         name="connector",
+        topics="none",
         area="authoring",
         path="connectors",
         section="connectors",
@@ -75,6 +77,7 @@ KINDS = (
     ),
     _with_connector(
         "action",
+        "none",
         "Where rules send rows, as `<type>:<name>`.",
         {
             "Waiting": "metrics/queuing",
@@ -86,6 +89,7 @@ KINDS = (
     ),
     _with_connector(
         "source",
+        "named",
         'What rules read with `FROM "$bridges/<type>:<name>"`.',
         {
             "Not read yet": "metrics/lag_records",
@@ -104,6 +108,7 @@ _OFFSETS = Parameter(
 RESOURCES = (
     Resource(
         name="type of connector",
+        topics="none",
         path="/connector-types",
         tag="Bridges",
         service="services.connectors",
@@ -127,6 +132,7 @@ RESOURCES = (
     ),
     Resource(
         name="action",
+        topics="none",
         path="/actions",
         tag="Bridges",
         service="services.actions",
@@ -153,6 +159,7 @@ RESOURCES = (
     ),
     Resource(
         name="dead letter",
+        topics="required",
         area="operations",
         path="/actions/{name}/dead-letters",
         tag="Bridges",

@@ -23,6 +23,7 @@ _MOST_FILTERS = 10_000
 KINDS = (
     Kind(
         name="share group",
+        topics="named",
         area="operations",
         path="groups",
         section=None,
@@ -106,6 +107,7 @@ _SHOW_SUBSCRIPTIONS = "broker.cli.traffic:print_with_subscriptions"
 RESOURCES = (
     Resource(
         name="client",
+        topics="named",
         area="operations",
         path="/clients",
         menu="Traffic",
@@ -249,6 +251,7 @@ RESOURCES = (
             ),
             Verb(
                 id="peekClientMessages",
+                topics="any",
                 text="Peek at the messages of a client. Returns the messages in flight to it and the first that wait "
                 "for it, decoded by the schemas of their topics. They stay where they are.",
                 call="messages",
@@ -288,6 +291,7 @@ RESOURCES = (
     ),
     Resource(
         name="session",
+        topics="none",
         area="operations",
         path="/sessions",
         menu="Traffic",
@@ -458,6 +462,7 @@ RESOURCES = (
     ),
     Resource(
         name="subscription",
+        topics="required",
         area="operations",
         path="/subscriptions",
         menu="Traffic",

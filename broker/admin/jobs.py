@@ -17,6 +17,7 @@ from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import Conflict, NotFound, SluiceError, Unavailable
 from broker.core.objects import Spec
+from broker.core.resources import resources
 from broker.core.times import rfc3339
 from broker.core.values import Values
 
@@ -218,6 +219,15 @@ class Jobs:
         )
         self._jobs[job.id] = job
         return job
+
+    def scope_of(self, id: str) -> Mapping[str, str]:
+        """The topics that the result of a job has messages of, for scopes. Raises ``NotFound``."""
+        kind = self.get(id)["kind"]
+        jobs = (verb.job for resource in resources() for verb in resource.verbs)
+        has_messages = any(
+            job is not None and job.kind == kind and job.has_messages for job in jobs
+        )
+        return {"topic": "#"} if has_messages else {}
 
     def keep(self, row: Spec) -> None:
         """Store a job that runs, so that it is listed as ``interrupted`` after a restart; forget one that is over."""

@@ -27,11 +27,13 @@ _QUARANTINE = Parameter(
 RESOURCES = (
     Resource(
         name="job",
+        topics="none",
         area="operations",
         path="/jobs",
         menu="Diagnose",
         tag="Jobs",
         service="jobs",
+        scoped_by="scope_of",
         commands="jobs",
         alias="job",
         about="List, watch, pause and cancel long work of the broker.",
@@ -67,6 +69,7 @@ RESOURCES = (
             ),
             Verb(
                 id="getJob",
+                topics="named",
                 text="Show a job. Returns the state, the progress and, once it ended, the result or where that is.",
                 call="get",
                 path="/{id}",
@@ -122,6 +125,7 @@ RESOURCES = (
     ),
     Resource(
         name="quarantine",
+        topics="required",
         area="operations",
         path="/quarantine",
         tag="Quarantine",
@@ -208,6 +212,7 @@ RESOURCES = (
     ),
     Resource(
         name="topic",
+        topics="required",
         area="operations",
         path="/topics",
         tag="Topics",
@@ -244,6 +249,7 @@ RESOURCES = (
     ),
     Resource(
         name="message",
+        topics="required",
         area="operations",
         path="/topics/latest",
         tag="Topics",
@@ -301,6 +307,7 @@ RESOURCES = (
     ),
     Resource(
         name="decision",
+        topics="none",
         path="/access:check",
         tag="Access",
         service="access",
@@ -320,6 +327,7 @@ RESOURCES = (
     ),
     Resource(
         name="receiver",
+        topics="required",
         path="/topics",
         tag="Topics",
         service="traffic.receivers",
@@ -374,6 +382,7 @@ RESOURCES = (
     ),
     Resource(
         name="stage",
+        topics="none",
         area="authoring",
         path="/pipeline",
         tag="Pipeline",
@@ -396,6 +405,7 @@ RESOURCES = (
     ),
     Resource(
         name="stage",
+        topics="named",
         area="authoring",
         path="/pipeline",
         tag="Try",
@@ -415,6 +425,7 @@ RESOURCES = (
     ),
     Resource(
         name="stream",
+        topics="named",
         path="/streams",
         tag="Streams",
         service="replays",
@@ -438,6 +449,7 @@ RESOURCES = (
     ),
     Resource(
         name="applied object",
+        topics="none",
         area="authoring",
         path="/applied",
         tag="System",

@@ -19,11 +19,13 @@ _CAPTURE = Parameter(
 RESOURCES = (
     Resource(
         name="capture",
+        topics="named",
         path="/captures",
         menu="Diagnose",
         tag="Topics",
         service="captures",
         at="each",
+        scoped_by="get",
         commands="captures",
         page="Capture",
         about="Record messages of a topic filter or a client through every stage.",
@@ -53,6 +55,7 @@ RESOURCES = (
             ),
             Verb(
                 id="startCapture",
+                topics="required",
                 text="Start a capture. Records messages on topics of a filter, of one client or of all, with every "
                 "stage that they meet and the values before and after, until a bound is reached. It continues "
                 "over reconnects of the client.",
@@ -144,6 +147,7 @@ RESOURCES = (
             ),
             Verb(
                 id="listCaptureRecords",
+                topics="named",
                 text="List the records of a capture. Returns its messages, oldest first, each with its stages.",
                 at="list",
                 call="page",
@@ -187,11 +191,13 @@ RESOURCES = (
     ),
     Resource(
         name="refused message",
+        topics="required",
         area="operations",
         path="/refused",
         menu="Diagnose",
         tag="Topics",
         service="refused",
+        scoped_by="get",
         at="all",
         commands="refused",
         about="Messages that validations, transformations, rules or limits stopped: the newest ones, with the reason.",
@@ -232,6 +238,7 @@ RESOURCES = (
             ),
             Verb(
                 id="getRefused",
+                topics="named",
                 text="Show a refused message. Returns the message as it was published, with its payload, and why it "
                 "was stopped. Of a payload of more than 64 KiB the beginning is kept; properties of more than 16 KiB "
                 "are not kept.",
@@ -255,6 +262,7 @@ RESOURCES = (
     ),
     Resource(
         name="retained message",
+        topics="required",
         area="operations",
         path="/retained",
         menu="Traffic",
@@ -368,6 +376,7 @@ RESOURCES = (
     ),
     Resource(
         name="deletion of retained messages",
+        topics="required",
         area="operations",
         path="/retained-deletions",
         tag="Retained",
@@ -395,6 +404,7 @@ RESOURCES = (
             ),
             Verb(
                 id="undoRetainedDeletion",
+                topics="any",
                 text="Undo a deletion of retained messages. Messages are retained again, except where their topic has "
                 "a newer one or they expired. Subscribers are not sent them.",
                 at="first",
@@ -420,12 +430,14 @@ RESOURCES = (
     ),
     Resource(
         name="delayed message",
+        topics="required",
         area="operations",
         path="/delayed",
         menu="Traffic",
         tag="Delayed",
         service="delayed",
         at="first",
+        scoped_by="get",
         commands="delayed",
         about="Messages published to $delayed/SECONDS/TOPIC that wait until they are due.",
         page="Delayed",
@@ -445,6 +457,7 @@ RESOURCES = (
             ),
             Verb(
                 id="getDelayed",
+                topics="named",
                 text="Show a delayed message. Returns the message with its payload.",
                 call="get",
                 path="/{id}",
@@ -454,6 +467,7 @@ RESOURCES = (
             ),
             Verb(
                 id="deleteDelayed",
+                topics="named",
                 text="Delete a delayed message. The message will not be published.",
                 call="delete",
                 method="DELETE",

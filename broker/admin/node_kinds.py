@@ -9,6 +9,7 @@ _NET = "broker.net.settings"
 KINDS = (
     Kind(
         name="listener",
+        topics="none",
         path="listeners",
         section=None,
         models=tuple(f"{_NET}:{name}ListenerSettings" for name in ("", "Ssl", "Ws", "Wss")),
@@ -61,6 +62,7 @@ KINDS = (
     ),
     Kind(
         name="alarm receiver",
+        topics="named",
         path="alarm-receivers",
         section="alarm_receivers",
         models=tuple(
@@ -88,6 +90,7 @@ KINDS = (
     ),
     Kind(
         name="account",
+        topics="none",
         area="identities",
         path="accounts",
         section="accounts",
@@ -104,6 +107,7 @@ KINDS = (
     ),
     Kind(
         name="setting",
+        topics="none",
         path="config",
         section=None,
         models=("broker.admin.settings:SettingSpec",),
@@ -121,6 +125,7 @@ KINDS = (
     ),
     Kind(
         name="token",
+        topics="none",
         area="identities",
         path="tokens",
         section="tokens",
@@ -146,6 +151,7 @@ KINDS = (
     ),
     Kind(
         name="secret",
+        topics="none",
         path="secrets",
         section="secrets",
         models=("broker.admin.named_secrets:SecretSpec",),
@@ -240,6 +246,7 @@ _ALARM_SEARCH = Parameter(
 RESOURCES = (
     Resource(
         name="saturation log entry",
+        topics="none",
         path="/saturation",
         menu="Diagnose",
         tag="System",
@@ -287,6 +294,7 @@ RESOURCES = (
     ),
     Resource(
         name="alarm",
+        topics="none",
         area="operations",
         path="/alarms",
         menu="Diagnose",
@@ -473,6 +481,7 @@ RESOURCES = (
     ),
     Resource(
         name="node",
+        topics="none",
         path="/status",
         tag="System",
         service="",
@@ -500,6 +509,7 @@ RESOURCES = (
     ),
     Resource(
         name="setting",
+        topics="none",
         path="/config",
         tag="System",
         service="services.config",
@@ -525,6 +535,7 @@ RESOURCES = (
     ),
     Resource(
         name="configuration",
+        topics="none",
         path="/config:reload",
         tag="System",
         service="reload",
@@ -562,6 +573,7 @@ RESOURCES = (
     ),
     Resource(
         name="metric",
+        topics="none",
         path="/metrics/history",
         tag="System",
         service="history",
@@ -617,6 +629,7 @@ RESOURCES = (
     ),
     Resource(
         name="audit entry",
+        topics="none",
         path="/audit-log",
         menu="Diagnose",
         tag="System",
@@ -673,6 +686,7 @@ RESOURCES = (
             ),
             Verb(
                 id="revertAuditEntry",
+                topics="any",
                 text="Take back what an entry changed. Takes back all changes of the entry or, on an error, none. "
                 "Objects that were deleted within the last ten minutes come back as they were, with versions, test "
                 "cases and secrets; later, with the values in the entry. Of objects that were changed, the members in "
@@ -723,6 +737,7 @@ RESOURCES = (
             ),
             Verb(
                 id="restoreObject",
+                topics="any",
                 text="Give an object the form that it had after an entry. The object is replaced as a whole, created "
                 "or deleted. Secrets stay as they are. `kind` and `name` choose one of several objects.",
                 at="config",

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, NamedTuple, get_args
 from pydantic import AfterValidator, Field, StringConstraints
 
 from broker.core.errors import PeerError
-from broker.core.kinds import Area, kinds, plural
+from broker.core.kinds import Area, Topics, kinds, plural
 from broker.core.resources import Does, resources
 from broker.core.topic import TopicFilter, covers
 
@@ -47,21 +47,6 @@ OWN: Final = "own session"
 _HEALTH: Final = ("nodes", "read")
 # Operations that a token for streams permits.
 READS_STREAMS: Final = frozenset(("getStream", "getStreamPositions", "readStreamRecords"))
-# Resources whose items are messages, or name topics: with a scope of topics, a request must name one within it.
-OF_MESSAGES: Final = frozenset(
-    (
-        "dead-letters",
-        "delayed-messages",
-        "deletions-of-retained-messages",
-        "messages",
-        "quarantines",
-        "receivers",
-        "refused-messages",
-        "retained-messages",
-        "subscriptions",
-        "topics",
-    )
-)
 _SHOWN: Final = 10
 
 
@@ -119,11 +104,12 @@ class Actor:
             return f"{wanted}; your role {self.role!r} has {existing}"
         return None
 
-    def topic_refusal(self, resource: str, topics: Collection[str]) -> str | None:
-        """The first of these topics and filters that is outside the scope, in words; None where all are within it."""
+    def topic_refusal(self, topics: Collection[str], *, is_required: bool = False) -> str | None:
+        """The first of these topics and filters that is outside the scope, in words, or that there is none where one
+        ``is_required``; None where all are within it."""
         if self.topics is None:
             return None
-        if not topics and resource in OF_MESSAGES:
+        if not topics and is_required:
             return f"needs a topic or filter within your scope {_listed(self.topics)}; the request names none"
         for topic in topics:
             if not any(_covers(wide, topic) for wide in self.topics):
@@ -132,12 +118,14 @@ class Actor:
 
 
 class Need(NamedTuple):
-    """The right that an operation needs. ``name`` is the object that the path names."""
+    """The right that an operation needs. ``name`` is the object that the path names, ``topics`` how scopes of topics
+    apply."""
 
     resource: str
     does: Does
     operation: str = ""
     name: str = ""
+    topics: Topics = "none"
 
 
 @cache

@@ -9,6 +9,7 @@ _AUTHENTICATORS = "broker.auth.authenticators"
 KINDS = (
     Kind(
         name="access rule",
+        topics="none",
         path="access/rules",
         section="authorization.rules",
         models=("broker.auth.rules:NamedRuleSettings",),
@@ -21,6 +22,7 @@ KINDS = (
     ),
     Kind(
         name="authenticator",
+        topics="none",
         path="authentication",
         section=None,
         models=(
@@ -46,6 +48,7 @@ KINDS = (
     ),
     Kind(
         name="source of rules",
+        topics="none",
         path="authorization/sources",
         section=None,
         models=(
@@ -70,6 +73,7 @@ KINDS = (
     ),
     Kind(
         name="user",
+        topics="none",
         path="users",
         section="users",
         models=("broker.auth.users:UserSpec",),
@@ -86,6 +90,7 @@ KINDS = (
     ),
     Kind(
         name="ban",
+        topics="none",
         area="operations",
         path="bans",
         section=None,
@@ -104,6 +109,7 @@ KINDS = (
 RESOURCES = (
     Resource(
         name="setting of access rules",
+        topics="none",
         path="/authorization/settings",
         tag="Access",
         service="access",
@@ -134,6 +140,7 @@ RESOURCES = (
     ),
     Resource(
         name="failed login",
+        topics="none",
         path="/login-failures",
         menu="Administration",
         tag="Access",

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal
 
-from broker.core.kinds import DECLARED_IN, Area, At, Menu
+from broker.core.kinds import DECLARED_IN, Area, At, Menu, Topics
 
 # Timeouts of commands: calls that open or close connections, and calls that read a log or many messages, in seconds.
 SLOW_S: Final = 120
@@ -117,7 +117,8 @@ class Job:
 
     ``order`` is the method that makes the order of a job that may be paused and continues when the broker starts again:
     all that there is to do, from the ``plan`` and the parameters. Where it is empty, there is nothing to do, and the
-    plan is the answer. The verb gets the name and ``passes``, no other parameters.
+    plan is the answer. The verb gets the name and ``passes``, no other parameters. With ``has_messages`` the result has
+    messages, on any topic.
     """
 
     kind: str
@@ -128,6 +129,7 @@ class Job:
     shows_plan: bool = False
     passes: Sequence[str] = ("advance",)
     order: str = ""
+    has_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,7 +163,8 @@ class Verb:
     A verb of the tag ``Try`` has a deadline, and runs on a thread. Its method gets a body as it was sent, with the
     parameters in it, as its only argument; one called ``prepare_…`` runs on the event loop and returns the work.
 
-    ``method`` is GET where it only reads, else POST. Without ``at`` it runs where the resource is.
+    ``method`` is GET where it only reads, else POST. Without ``at`` it runs where the resource is. ``topics`` says how
+    scopes of topics apply, where that is something else than for the resource.
     """
 
     id: str
@@ -190,6 +193,7 @@ class Verb:
     sums: Sequence[str] = ()
     merged_by: str | Mapping[str, str] = ""
     absent: Mapping[str, Any] | None = None
+    topics: Topics | None = None
     effect: str = ""
     exists: str = ""
     plan: str = ""
@@ -235,6 +239,9 @@ class Resource:
     member that names one, for completion and for the address of its page. ``at`` is where its verbs run that say
     nothing else. ``menu`` is the group of the dashboard's navigation that has its list; without one, the search has it.
     ``area`` decides which roles may change it; the kind of the same name, where there is one, decides in its place.
+
+    ``topics`` says how scopes of topics apply to its verbs; ``named`` is for those that do more than read.
+    ``scoped_by`` is the method that gives the item in the path, whose members have its topics.
     """
 
     name: str
@@ -242,6 +249,7 @@ class Resource:
     tag: str
     service: str
     commands: str
+    topics: Topics
     verbs: Sequence[Verb]
     page: str = ""
     about: str = ""
@@ -250,6 +258,7 @@ class Resource:
     at: At = "here"
     menu: Menu = ""
     area: Area = "administration"
+    scoped_by: str = ""
 
     @property
     def known(self) -> str:

@@ -8,6 +8,7 @@ from broker.core.resources import Resource, trial
 KINDS = (
     Kind(
         name="rewrite",
+        topics="named",
         area="authoring",
         path="rewrites",
         section="rewrites",
@@ -27,6 +28,7 @@ KINDS = (
     ),
     Kind(
         name="auto-subscription",
+        topics="named",
         area="authoring",
         path="auto-subscriptions",
         section="auto_subscriptions",
@@ -41,6 +43,7 @@ KINDS = (
 RESOURCES = (
     Resource(
         name="rewrite",
+        topics="named",
         path="/rewrites",
         tag="Try",
         service="services.rewrites",

@@ -7,6 +7,7 @@ from broker.core.kinds import Kind
 KINDS = (
     Kind(
         name="stream",
+        topics="named",
         area="authoring",
         path="streams",
         section="streams",

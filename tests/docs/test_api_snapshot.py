@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from broker.core.kinds import At
+from broker.core.kinds import At, Topics
 from docs.generate import SNAPSHOT, pages
 
 Change = tuple[str, bool]
@@ -142,6 +142,27 @@ def test_every_operation_says_what_it_does_and_where_it_runs(committed: Any) -> 
             assert resource["at"] in get_args(At), operation["operationId"]
             if resource["at"] == "here" and resource["does"] in ("change", "job"):
                 assert operation["operationId"] in _OF_THE_FRONT
+            assert resource["topics"] in get_args(Topics), operation["operationId"]
+
+
+# Types that have what was published.
+_PUBLISHED: Final = {
+    "EncodedPayload", "PayloadView", "QuarantinedMessage", "RecordView", "TestMessage", "WirePayload",
+}  # fmt: skip
+
+
+def test_an_operation_that_returns_messages_says_how_topics_scope_it(committed: Any) -> None:
+    modes = {
+        operation["operationId"]: operation["x-resource"]["topics"]
+        for operation in _operations(committed)
+        if _PUBLISHED
+        & _reached(
+            committed,
+            [answer for status, answer in operation["responses"].items() if status[0] == "2"],
+        )
+    }
+    assert [id for id, mode in modes.items() if mode == "none"] == []
+    assert len(modes) > 15  # the test sees messages
 
 
 def test_every_reference_leads_to_a_part_of_the_document(committed: Any) -> None:

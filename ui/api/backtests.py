@@ -15,7 +15,7 @@ from ui.api.operation import Operations
 
 def add_backtests(router: APIRouter, service: RuleService, calls: BoundedCalls) -> None:
     """Add ``POST /rules:backtest``. None is started while the node is overloaded."""
-    ops = Operations(router, "Rules", "back-test")
+    ops = Operations(router, "Rules", "back-test", "named")
 
     @ops.post(
         "/rules:backtest",

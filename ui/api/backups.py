@@ -34,7 +34,7 @@ class BackupRequest(Body):
 
 def add_backups(router: APIRouter, backups: Backups) -> None:
     """Add ``/backup``."""
-    ops = Operations(router, "System", "backup")
+    ops = Operations(router, "System", "backup", "none")
 
     @ops.post(
         "/backup",

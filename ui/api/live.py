@@ -359,7 +359,7 @@ class Connection:
         topics = [str(wanted.parameters.get("filter", "#"))] if wanted.channel == "tail" else []
         refusal = self._actor.refusal(Need(resource, "read"))
         if refusal is None and wanted.channel == "tail":
-            refusal = self._actor.topic_refusal(resource, topics)
+            refusal = self._actor.topic_refusal(topics)
         if refusal is not None:
             raise Invalid(refusal, code="forbidden")
 

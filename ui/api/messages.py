@@ -33,7 +33,7 @@ _PROPERTIES: Mapping[str, str] = {
 def add_publishing(router: APIRouter, context: ApiContext) -> None:
     """Add ``POST /messages:publish``."""
 
-    @Operations(router, "Messages", "message").post(
+    @Operations(router, "Messages", "message", "required").post(
         "/messages:publish", "publishMessage", "Publish a message", answer=Published, takes_key=True
     )
     async def publish(request: Request, body: PublishRequest) -> Spec:

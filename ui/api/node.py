@@ -108,7 +108,7 @@ async def adopt_configuration(request: Request) -> Response:
 
 def add_sign_in(router: APIRouter) -> None:
     """Add ``/session``."""
-    ops = Operations(router, "System", OWN)
+    ops = Operations(router, "System", OWN, "none")
 
     @ops.post(
         "/session",
@@ -183,7 +183,7 @@ def add_sign_in(router: APIRouter) -> None:
 def add_identity(router: APIRouter) -> None:
     """Add ``/me``."""
 
-    @Operations(router, "System", OWN).get(
+    @Operations(router, "System", OWN, "none").get(
         "/me", "getOwnRights", "Show who I am and what I may do", answer=OwnRights
     )
     def own_rights(request: Request) -> OwnRights:

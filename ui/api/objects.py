@@ -132,7 +132,12 @@ class KindRoutes:
         saving: Saving | None = None,
     ) -> None:
         self.ops = Operations(
-            router, kind.tag, kind.name, kind.at, AnyName if kind.has_any_name else None
+            router,
+            kind.tag,
+            kind.name,
+            kind.topics,
+            kind.at,
+            AnyName if kind.has_any_name else None,
         )
         self.kind = kind
         self.service: Objects = service
@@ -567,6 +572,7 @@ class KindRoutes:
             is_list=True,
             problems=(409, 412),
             may_be_dry=True,
+            topics="any" if kind.topics == "named" else None,
         )
         async def reorder_objects(
             body: Order, request: Request, dry_run: DryRun = False

@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from broker.admin.rights import Actor
 from broker.config.spec_problems import parsed
-from broker.core.kinds import At, Kind
+from broker.core.kinds import At, Kind, Topics
 from broker.core.resources import Does
 from ui.api.body_members import check_members
 from ui.api.cells import Asked, Joining, is_of_cell
@@ -105,7 +105,8 @@ class Operations:
     """Adds operations with one tag to a router. They are ``about`` a kind, or another resource, and run ``at`` a place
     (``broker.core.kinds.At``), where they do not say ``at`` themselves; what does not change anything saved then runs
     here. What is not a GET changes something, or says what it does in ``does``. ``joining`` says more about how
-    answers of several cells are joined.
+    answers of several cells are joined. Scopes of topics apply to them as ``topics`` says, which is also theirs to say;
+    ``named`` of all of them is for those that do more than read.
 
     A handler is called on the event loop. What it returns is the answer, None being 204; it may be a coroutine. Its
     parameter ``body`` is the body: the model that is its type, which OpenAPI then shows, or the object as it was sent,
@@ -114,11 +115,18 @@ class Operations:
     """
 
     def __init__(
-        self, router: APIRouter, tag: str, about: str, at: At = "here", name: Any = None
+        self,
+        router: APIRouter,
+        tag: str,
+        about: str,
+        topics: Topics,
+        at: At = "here",
+        name: Any = None,
     ) -> None:
         self._router = router
         self.tag = tag
         self._about = about
+        self._topics: Topics = topics
         self._at = at
         self._name = name
 
@@ -156,7 +164,13 @@ class Operations:
             does: Does = how.pop("does", "read" if method == "GET" else "change")
             at: At = how.pop("at", "here" if _is_of_front(self._at, does) else self._at)
             joining = how.pop("joining", Joining())
-            resource = {"name": self._about, "does": does, "at": at}
+            is_definition = self._topics == "named" and does == "read"
+            resource = {
+                "name": self._about,
+                "does": does,
+                "at": at,
+                "topics": how.pop("topics", None) or ("none" if is_definition else self._topics),
+            }
             takes_key = how.get("takes_key", False)
             in_path = "{" in path
             others = parameters.keys() - {"request"}
@@ -186,9 +200,7 @@ class Operations:
 
                 actor: Actor | None = getattr(request.state, "identity", None)
                 if actor is not None and actor.topics is not None:
-                    await require_topics(
-                        request, request.app.state.context, actor, need_of(request), sent
-                    )
+                    await require_topics(request, actor, need_of(request), sent)
                 request.state.is_dry = (values.get("dry_run") or sent.get("dry_run")) is True
 
                 async def act_here(**others: Any) -> Response:

@@ -186,7 +186,7 @@ class ResourceRoutes:
     def __init__(
         self, router: APIRouter, resource: Resource, context: ApiContext, calls: BoundedCalls
     ) -> None:
-        self._ops = Operations(router, resource.tag, resource.name, resource.at)
+        self._ops = Operations(router, resource.tag, resource.name, resource.topics, resource.at)
         self._resource = resource
         self._context = context
         self._calls = calls
@@ -245,6 +245,7 @@ class ResourceRoutes:
             joining=Joining(
                 verb.sums, verb.merged_by, verb.key, verb.absent, is_paged=verb.is_paged
             ),
+            topics=verb.topics,
         )(run)
 
     def _answer(self, verb: Verb) -> Any:

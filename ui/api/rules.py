@@ -53,7 +53,7 @@ def _takes_long(spec: Spec) -> bool:
 
 def add_catalogues(router: APIRouter, context: ApiContext) -> None:
     """Add ``GET /events`` and ``GET /functions``."""
-    ops = Operations(router, "Rules", "catalogue")
+    ops = Operations(router, "Rules", "catalogue", "none")
 
     @ops.get(
         "/events",
@@ -140,6 +140,7 @@ def _add_restoring(routes: KindRoutes, service: RuleService, prepare: Prepare) -
         answer=routes.kind,
         problems=(409, 412),
         may_be_dry=True,
+        topics="any",
     )
     async def restore_version(
         name: NamePath,

@@ -75,6 +75,7 @@ def need_of(request: HTTPConnection) -> Need:
         resource["does"],
         route.operation_id,
         str(request.path_params.get("name") or request.path_params.get("id", "")),
+        resource["topics"],
     )
 
 

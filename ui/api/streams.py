@@ -32,7 +32,7 @@ from ui.api.security import reads_until_s
 
 def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
     """Add ``POST /streams/{name}:replay``."""
-    ops = Operations(router, "Streams", "stream")
+    ops = Operations(router, "Streams", "stream", "named")
 
     @ops.post(
         "/streams/{name}:replay",
@@ -63,7 +63,7 @@ def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
 
 def add_imports(router: APIRouter, imports: StreamImports) -> None:
     """Add ``POST /streams/{name}:import``."""
-    ops = Operations(router, "Streams", "stream")
+    ops = Operations(router, "Streams", "stream", "named")
 
     @ops.post(
         "/streams/{name}:import",
@@ -113,7 +113,7 @@ _IMPORTED: Final = {
 
 def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) -> None:
     """Add ``GET /streams/{name}/positions`` and ``/records``."""
-    ops = Operations(router, "Streams", "stream")
+    ops = Operations(router, "Streams", "stream", "named")
 
     @ops.get(
         "/streams/{name}/positions",
@@ -122,6 +122,7 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         answer=StreamPositions,
         problems=(404, 409, 422),
         at="single",
+        topics="named",
     )
     async def positions(
         name: NamePath,
@@ -143,6 +144,7 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         answer=StreamRecordPage,
         problems=(404, 409, 422),
         at="single",
+        topics="named",
         redirect="With `to`: Location has the range, with a ticket",
     )
     async def records(

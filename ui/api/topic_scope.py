@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.requests import Request
 
-from broker.admin.rights import OF_MESSAGES, Actor, Need, word_of
+from broker.admin.rights import Actor, Need, word_of
 from broker.core.errors import Invalid, NotFound
 from broker.core.kinds import kinds
+from broker.core.resources import resources
 from rules.sql.sources import sources
 from rules.sql.syntax.parser import parse
 from ui.api.context import ApiContext
@@ -23,63 +25,26 @@ _MEMBERS: Final = frozenset(
 # The same as parameters, where "from" and "sources" are something else; "under" is the level above those that are read.
 _PARAMETERS: Final = frozenset(("topic", "filter"))
 _UNDER: Final = "under"
-# Resources whose objects act on topics, or whose changes name topics.
-_ON_TOPICS: Final = OF_MESSAGES | {
-    "alarm-receivers", "auto-subscriptions", "back-tests", "captures", "clients", "groups", "rewrites", "rules",
-    "schemas", "sources", "stages", "streams", "tables", "transforms", "validations",
-}  # fmt: skip
 # Members whose values are messages and events: data, which may have members of any name.
 _DATA: Final = frozenset(("payload", "message", "messages_in", "event", "events", "test_cases"))
-# Operations that return or act on messages on any topic, chosen by something else than a topic. An entry of the audit
-# log and a version of a rule may be of other topics than the object has now; an order is one of all objects.
-_OF_ANY_TOPIC: Final = frozenset(
-    (
-        "diffTable",
-        "getTableShadow",
-        "peekClientMessages",
-        "previewTable",
-        "reorderAutoSubscriptions",
-        "reorderRewrites",
-        "reorderRules",
-        "reorderTransforms",
-        "reorderValidations",
-        "restoreObject",
-        "restoreRuleVersion",
-        "revertAuditEntry",
-        "undoRetainedDeletion",
-    )
-)
-# Operations of other resources than ``OF_MESSAGES`` that return messages, for the object in their path.
-_READ_MESSAGES: Final = frozenset(
-    (
-        "downloadCapture",
-        "getBacktest",
-        "getJob",
-        "getStreamPositions",
-        "listCaptureRecords",
-        "readStreamRecords",
-    )
-)
-# Kinds of jobs whose results have messages.
-_JOBS_OF_MESSAGES: Final = frozenset(("diff",))
 
 
 async def require_topics(
-    request: Request, context: ApiContext, actor: Actor, need: Need, body: Mapping[str, Any]
+    request: Request, actor: Actor, need: Need, body: Mapping[str, Any]
 ) -> None:
     """Refuse a request about a topic outside the actor's scope.
 
     Raises:
         ApiProblem: 403.
     """
+    if need.topics == "none":
+        return
     try:
-        topics = await _topics(request, context, need, body)
-    except NotFound:
-        return  # the operation reports it
+        topics = ["#"] if need.topics == "any" else await _topics(request, need, body)
     except _OfRows as rows:
         refusal: str | None = str(rows)
     else:
-        refusal = None if topics is None else actor.topic_refusal(need.resource, topics)
+        refusal = actor.topic_refusal(topics, is_required=need.topics == "required")
     if refusal is not None:
         raise ApiProblem(403, "forbidden", refusal)
 
@@ -93,35 +58,31 @@ class _OfRows(Exception):
         )
 
 
-async def _topics(
-    request: Request, context: ApiContext, need: Need, body: Mapping[str, Any]
-) -> list[str] | None:
-    """The topics that a request names or acts on; None where no scope of topics applies to it."""
-    if need.operation in _OF_ANY_TOPIC:
-        return ["#"]
-    if need.operation == "getJob":
-        return ["#"] if _job_kind(context, need.name) in _JOBS_OF_MESSAGES else None
-    is_read = need.does == "read" and need.operation not in _READ_MESSAGES
-    if need.resource not in _ON_TOPICS or (is_read and need.resource not in OF_MESSAGES):
-        return None
+async def _topics(request: Request, need: Need, body: Mapping[str, Any]) -> list[str]:
+    """The topics that a request names or acts on."""
+    context: ApiContext = request.app.state.context
     topics = [*_of_parameters(request), *_of_members(body)]
-    if need.operation == "startCapture" and "filter" not in body:
-        topics.append("#")
-    if need.resource in ("rules", "back-tests") and isinstance(sql := body.get("sql"), str):
+    if isinstance(sql := body.get("sql"), str):
         topics += await asyncio.to_thread(_of_sql, sql)
-    if need.resource != "rules" and isinstance(stream := body.get("stream"), str):
-        topics += _of_stream(context, stream)
-    return topics + _of_named(context, need, body)
+    if need.resource != "rules":  # of those it is where rows go
+        topics += _of_stream(context, body)
+    with suppress(NotFound):  # the operation reports it, or creates it
+        if need.name:
+            topics += _of_item(context, need)
+        elif isinstance(name := body.get("name"), str):
+            topics += _of_object(context, need.resource, name)
+    return topics
 
 
-def _job_kind(context: ApiContext, id: str) -> str:
-    kind: str = context.jobs.get(id)["kind"]
-    return kind
-
-
-def _of_stream(context: ApiContext, name: str) -> list[str]:
-    """The topics of a stream. Raises ``NotFound``, and ``_OfRows``."""
-    topics = list(_of_members(dict(context.services["streams"].get(name))))
+def _of_stream(context: ApiContext, value: Mapping[str, Any]) -> list[str]:
+    """The topics of the stream that an object or a body names. Raises ``_OfRows``."""
+    name = value.get("stream")
+    if not isinstance(name, str):
+        return []
+    try:
+        topics = list(_of_members(dict(context.services["streams"].get(name))))
+    except NotFound:
+        return []  # the operation reports it
     if not topics:
         raise _OfRows(name)
     return topics
@@ -165,38 +126,23 @@ def _of_sql(sql: str) -> Sequence[str]:
         return ()  # the operation reports the problem
 
 
-def _of_named(context: ApiContext, need: Need, body: Mapping[str, Any]) -> list[str]:
-    """The topics of the object that the path or, for a new back-test, the body names.
-
-    Raises:
-        NotFound: there is none of that name.
-        _OfRows: it is a stream of rows, or reads one.
-    """
-    name = body.get("name") if need.operation == "backtestRule" else need.name
-    if not isinstance(name, str) or not name:
-        return []
-    if need.resource == "captures":
-        return [] if context.captures is None else [context.captures.get(name)["filter"]]
-    if need.resource == "refused-messages":
-        return [] if context.refused is None else [context.refused.topic_of(name)]
-    if need.operation in ("getBacktest", "cancelBacktest"):
-        rules: Any = context.services["rules"]
-        return _of_stream(context, rules.backtest_of(name)["stream"])
-    if need.resource == "streams":
-        return (
-            _of_stream(context, name)
-            if need.does != "change"
-            else _of_object(context, "streams", name)
-        )
-    return _of_object(context, "rules" if need.resource == "back-tests" else need.resource, name)
+def _of_item(context: ApiContext, need: Need) -> list[str]:
+    """The topics of the item that the path names. Raises ``NotFound``, and ``_OfRows`` for one of rows."""
+    if need.resource == "streams" and need.does != "change":
+        return _of_stream(context, {"stream": need.name})
+    for resource in resources():
+        if resource.scoped_by and word_of(resource.name) == need.resource:
+            item = getattr(context.service(resource.service), resource.scoped_by)(need.name)
+            return [*_of_members(item), *_of_stream(context, item)]
+    return _of_object(context, need.resource, need.name)
 
 
 def _of_object(context: ApiContext, resource: str, name: str) -> list[str]:
-    kind = next((kind for kind in kinds() if word_of(kind.name) == resource), None)
+    """The topics of an object of a kind. Raises ``NotFound``, and ``_OfRows`` for one that reads rows."""
+    word = "rules" if resource == "back-tests" else resource
+    kind = next((kind for kind in kinds() if word_of(kind.name) == word), None)
     service = None if kind is None else context.services.get(kind.path)
     if service is None:
         return []
-    try:
-        return list(_of_members(dict(service.get(name))))
-    except NotFound:
-        return []  # a PUT creates it
+    saved = dict(service.get(name))
+    return [*_of_members(saved), *_of_stream(context, saved)]

@@ -42,7 +42,7 @@ TailedAddress = Annotated[
 
 def add_tails(router: APIRouter, tails: MessageTails) -> None:
     """Add ``/topics/tail``."""
-    ops = Operations(router, "Topics", "message", "lines")
+    ops = Operations(router, "Topics", "message", "required", "lines")
 
     @ops.get(
         "/topics/tail",
@@ -85,7 +85,7 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
 
 def add_capture_files(router: APIRouter, captures: Captures) -> None:
     """Add ``/captures/{name}/file``."""
-    ops = Operations(router, "Topics", "capture", "lines")
+    ops = Operations(router, "Topics", "capture", "named", "lines")
 
     @ops.get(
         "/captures/{name}/file",
@@ -95,6 +95,7 @@ def add_capture_files(router: APIRouter, captures: Captures) -> None:
         media=_LINES,
         problems=(404,),
         outcome="Messages, a line each",
+        topics="named",
     )
     def download(
         name: Annotated[str, Path(description="Its name.", max_length=64)],

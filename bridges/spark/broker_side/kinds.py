@@ -12,6 +12,7 @@ from broker.core.resources import LONG_S, Command, Job, Parameter, Resource, Ver
 KINDS = (
     Kind(
         name="lake table",
+        topics="named",
         area="authoring",
         path="lake/tables",
         section="lake.tables",
@@ -83,6 +84,7 @@ def _job(
 RESOURCES = (
     Resource(
         name="table",
+        topics="named",
         path="/lake/tables",
         tag="Lake",
         service="lake_tables",
@@ -102,6 +104,7 @@ RESOURCES = (
     ),
     Resource(
         name="table",
+        topics="named",
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake_states",
@@ -124,6 +127,7 @@ RESOURCES = (
     ),
     Resource(
         name="table",
+        topics="named",
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake_reads",
@@ -132,6 +136,7 @@ RESOURCES = (
         verbs=(
             Verb(
                 id="previewTable",
+                topics="any",
                 text="Show the newest rows of a table. Reads the newest rows from the files of the table, newest "
                 "first. Of a table with `tables` those of the 20 that were written last, or of one `member`.",
                 call="preview",
@@ -176,6 +181,7 @@ RESOURCES = (
             ),
             Verb(
                 id="getTableShadow",
+                topics="any",
                 text="Show the shadow of a table. Reads from the shadow how far its replay is. It is `null` where the "
                 "table has none.",
                 call="shadow",
@@ -189,6 +195,7 @@ RESOURCES = (
     ),
     Resource(
         name="table",
+        topics="named",
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake",
@@ -197,6 +204,7 @@ RESOURCES = (
         verbs=(
             _job(
                 id="diffTable",
+                topics="any",
                 text="Compare a table with its shadow. Compares the rows and dead letters of the ranges that "
                 "the shadow has, by shard, offset and number of the row.",
                 call="diff",
@@ -204,6 +212,7 @@ RESOURCES = (
                 does="job",
                 job=Job(
                     kind="diff",
+                    has_messages=True,
                     unit="records",
                     plan="plan_diff",
                     total="done",
@@ -481,6 +490,7 @@ RESOURCES = (
     ),
     Resource(
         name="table",
+        topics="named",
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake",
