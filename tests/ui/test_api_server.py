@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
+from collections.abc import AsyncIterator
 from types import FrameType
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from broker.core.errors import ConfigError
+from broker.core.stage import Outcome
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node
 from ui.api.application import create_app
@@ -46,6 +52,56 @@ def test_it_starts_again_at_once_on_the_same_port() -> None:
         await second.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_stop_answers_requests_that_wait_and_logs_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        node = Node()
+        waiting = asyncio.Event()
+
+        async def wait_for_ever(_: object) -> Outcome:
+            waiting.set()
+            return await asyncio.Future()
+
+        async def stream_for_ever(_: Request) -> StreamingResponse:
+            async def chunks() -> AsyncIterator[bytes]:
+                yield b"first"
+                await asyncio.Future()
+
+            return StreamingResponse(chunks())
+
+        node.pipeline.publish_and_wait = wait_for_ever  # type: ignore[method-assign,assignment]
+        app = create_app(node.context)
+        app.router.routes.insert(0, Route("/stream", stream_for_ever))
+        server = ApiServer(app, "127.0.0.1", 0)
+        host, port = await server.start()
+        async with httpx.AsyncClient(
+            base_url=f"http://{host}:{port}",
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            verify=NO_TLS,
+            timeout=30,
+        ) as client:
+            message = {"topic": "a", "payload": "x", "qos": 1}
+            request = asyncio.create_task(client.post("/api/v1/messages:publish", json=message))
+            await waiting.wait()
+            async with client.stream("GET", "/stream") as streamed:
+                chunks = streamed.aiter_raw()
+                assert await anext(chunks) == b"first"
+                await server.stop()
+                with pytest.raises(httpx.RemoteProtocolError):  # it is cut off, not at its end
+                    await anext(chunks)
+            answer = await request
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert answer.headers["Retry-After"]
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+    # one line says how many requests did not end, and one that the stream was cut off
+    lines = [record for record in caplog.records if record.name == "uvicorn.error"]
+    assert len([line for line in lines if line.levelno >= logging.ERROR]) == 2
 
 
 @pytest.mark.parametrize(

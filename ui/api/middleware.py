@@ -7,6 +7,7 @@ import asyncio
 import gzip
 import re
 import uuid
+from contextlib import suppress
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -14,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from broker.admin.api_settings import ApiSettings
+from broker.core.errors import Unavailable
 from broker.core.hosts import AllowedHosts
 from ui.api import ingest
 from ui.api.audit import Auditing
@@ -25,6 +27,8 @@ _GIVEN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # Sizes of answers that are compressed: smaller ones gain nothing, larger ones would take tens of milliseconds.
 _COMPRESSED_BYTES: Final = (1024, 2 * 1024 * 1024)
 _LEVEL: Final = 4
+# Seconds after which a request that a stop ended may be sent again.
+_RETRY_AFTER_STOP_S: Final = 5
 _PAGE_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -49,7 +53,8 @@ class Edge:
             await send({"type": "websocket.close"})  # 403
             return
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            with suppress(asyncio.CancelledError):  # the broker stops
+                await self._app(scope, receive, send)
             return
         request_id = _request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
@@ -79,6 +84,12 @@ class Edge:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:  # the broker stops, and the request did not end in time
+            if (
+                not started
+            ):  # else the server closes the connection, so that the client sees the cut
+                stopping = Unavailable("the broker stops", _RETRY_AFTER_STOP_S)
+                await problem_response(stopping, request_id)(scope, receive, send_with_headers)
         except ApiProblem as error:
             await problem_response(error, request_id)(scope, receive, send_with_headers)
         except Exception as error:
