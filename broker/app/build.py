@@ -313,6 +313,8 @@ class Node:
             RocksStore(self.own_dir, storing.durability, memory) if store is None else store
         )
         self.writer = Writer(self.store, loop, storing, metrics)
+        values = StoredValues(self.writer)
+        self.alarms.load(values, loop.call_later)
         self.overload = Overload(
             config.get("overload", OverloadSettings), loop, self.clock, self.alarms, metrics
         )
@@ -321,7 +323,6 @@ class Node:
         self.audit_log = AuditLog(
             self.writer, self.clock, config.get("audit_log", AuditLogSettings)
         )
-        values = StoredValues(self.writer)
         self.applied = AppliedObjects(values)
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
         if self.sections.file is not None:

@@ -203,6 +203,7 @@ async def start(
         started.push_async_callback(feature.disconnect)
     node.replays.start_all()
     started.push_async_callback(node.replays.stop)
+    started.callback(node.alarms.stop)
     run_file = RunFile(own_dir)
     run_file.write(mqtt_address, local_address)
     started.callback(run_file.remove)

@@ -8,16 +8,18 @@ The part of a name before ``:`` is the type of the alarm (``ALARM_TYPES``).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
+from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import NotFound, did_you_mean
 from broker.core.events import Events
 from broker.core.signals import Signal
+from broker.core.values import Values
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from broker.observe.settings import AlarmSettings
@@ -27,9 +29,23 @@ _log = get_logger(__name__)
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 
+# Maximum size of a stored alarm, in bytes; a longer one is stored without its details, its message cut.
+_MOST_ALARM_BYTES: Final = 8 * 1024
+_CUT_MESSAGE: Final = 1000
+# Maximum size of the stored history, in bytes; the oldest alarms go first.
+MOST_HISTORY_BYTES: Final = 16 * 1024 * 1024
+# Seconds between two writes. Of an alarm that ends several times within them, the last time is stored.
+_WRITE_EVERY_S: Final = 1.0
+# Seconds after a start within which an alarm that was active before is the same one when it is active again.
+RESUME_S: Final = 600
+
 # In rising order. ``critical``: messages or rows are refused or lost.
 Severity = Literal["warning", "critical"]
 SEVERITIES: Final[Sequence[Severity]] = get_args(Severity)
+
+
+# Calls a function after a number of seconds.
+Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +232,30 @@ class Alarms:
         self._events = events
         self._settings = settings or AlarmSettings()
         self._active: dict[str, Alarm] = {}
-        self._over: deque[Alarm] = deque(maxlen=self._settings.history)
+        self._over: dict[int, Alarm] = {}  # by number, oldest first
+        self._number = 0
+        self._record = _AlarmRecord(Values(), None)
+        self._interrupted: dict[str, int] = {}
+        self._resumes_until_ns = 0
         self.on_change = Signal[Alarm]()
         """An alarm became active, ended, or was acknowledged."""
         metrics.gauge("alarms_active", lambda: len(self._active), "alarms that are active now")
         self._activated = metrics.counter("alarms_activated", "times that an alarm became active")
         self._deactivated = metrics.counter("alarms_deactivated", "times that an alarm was over")
+
+    def load(self, values: Values, later: Later) -> None:
+        """Take what an earlier run left in the store, and store each change from now on.
+
+        What was active when it stopped is over, until it is active again within ``RESUME_S``.
+        """
+        self._resumes_until_ns = self._clock.now_ns() + RESUME_S * _NS_PER_S
+        self._record = _AlarmRecord(values, later)
+        self._over = self._record.past()
+        self._number = max(self._over, default=0)
+        for alarm in self._record.active():
+            self._interrupted[alarm.name] = self._end(alarm)
+        self._trim()
+        self._record.changed()
 
     def activate(self, name: str, message: str, **details: Any) -> None:
         """Say that something is wrong: ``message`` in one sentence, ``details`` in numbers.
@@ -232,7 +266,16 @@ class Alarms:
         if active is not None:
             self._active[name] = replace(active, message=message, details=details)
             return
-        alarm = self._active[name] = Alarm(name, message, self._clock.now_ns(), details)
+        now_ns = self._clock.now_ns()
+        alarm = Alarm(name, message, now_ns, details)
+        number = self._interrupted.pop(name, 0)
+        if number in self._over and now_ns < self._resumes_until_ns:
+            before = self._over.pop(number)
+            self._record.forget(number)
+            alarm = replace(before, message=message, details=details, deactivated_ns=0)
+        self._active[name] = alarm
+        self._record.put_active(alarm)
+        self._record.changed()
         self._activated.value += 1
         _log.error("alarm.activated", alarm=name, text=message, **details)
         self._tell("alarm.activated", alarm)
@@ -242,8 +285,10 @@ class Alarms:
         alarm = self._active.pop(name, None)
         if alarm is None:
             return
-        alarm = replace(alarm, deactivated_ns=max(self._clock.now_ns(), alarm.activated_ns + 1))
-        self._over.appendleft(alarm)
+        number = self._end(alarm)
+        alarm = self._over[number]
+        self._trim()
+        self._record.changed()
         self._deactivated.value += 1
         _log.info(
             "alarm.deactivated",
@@ -269,6 +314,8 @@ class Alarms:
         if alarm.acknowledgement == acknowledgement:
             return alarm
         alarm = self._active[name] = replace(alarm, acknowledgement=acknowledgement)
+        self._record.put_active(alarm)
+        self._record.write()  # someone waits for it
         self.on_change(alarm)
         return alarm
 
@@ -292,16 +339,46 @@ class Alarms:
 
     def history(self) -> list[Alarm]:
         """Past alarms, newest first."""
-        oldest_ns = self._clock.now_ns() - int(self._settings.history_age * _NS_PER_S)
-        while self._over and self._over[-1].deactivated_ns < oldest_ns:
-            self._over.pop()
-        return list(self._over)
+        self._trim()
+        self._record.changed()
+        return list(reversed(self._over.values()))
 
     def forget_history(self) -> int:
         """Forget what is over; returns how many alarms that were."""
         count = len(self._over)
+        for number in self._over:
+            self._record.forget(number)
+        self._record.write()
         self._over.clear()
         return count
+
+    def stop(self) -> None:
+        """Write what waits, and store nothing more: an alarm that ends since the broker stops is not over."""
+        self._record.write()
+        self._record.stop()
+        self._record = _AlarmRecord(Values(), None)
+
+    def _end(self, alarm: Alarm) -> int:
+        """Add an alarm to the history; its number there."""
+        self._number += 1
+        ended_ns = max(self._clock.now_ns(), alarm.activated_ns + 1)
+        ended = self._over[self._number] = replace(alarm, deactivated_ns=ended_ns)
+        self._record.end(self._number, ended)
+        return self._number
+
+    def _trim(self) -> None:
+        """Forget the oldest alarms, beyond the bounds."""
+        oldest_ns = self._clock.now_ns() - int(self._settings.history_age * _NS_PER_S)
+        while self._over:
+            number, alarm = next(iter(self._over.items()))
+            if (
+                len(self._over) <= self._settings.history
+                and alarm.deactivated_ns >= oldest_ns
+                and self._record.size_bytes <= MOST_HISTORY_BYTES
+            ):
+                return
+            del self._over[number]
+            self._record.forget(number)
 
     def _tell(self, event: str, alarm: Alarm) -> None:
         self.on_change(alarm)
@@ -316,3 +393,135 @@ class Alarms:
         if not alarm.is_active:
             columns["deactivated_at"] = alarm.deactivated_ns // _NS_PER_MS
         self._events.emit(event, columns)
+
+
+_ACTIVE: Final = "alarms/active/"
+_PAST: Final = "alarms/past/"
+
+
+class _AlarmRecord:
+    """Alarms in the store: the active ones by name, and those that are over by number.
+
+    ::
+
+        alarms/active/NAME      an alarm, as JSON
+        alarms/past/NUMBER      the same, the number as 16 hexadecimal digits
+
+    Changes gather until ``changed``. They are written at once, those within the second behind them together: of an
+    alarm that ended several times, the last one.
+    """
+
+    def __init__(self, values: Values, later: Later | None) -> None:
+        self._values = values
+        self._later = later
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: dict[str, bytes | None] = {}
+        self._last_of: dict[str, str] = {}  # key of the past alarm of a name that waits
+        self._sizes: dict[str, int] = {}
+        self.size_bytes = 0
+        """Bytes of the alarms that are over."""
+
+    def active(self) -> list[Alarm]:
+        """The active alarms as they are stored."""
+        return [alarm for _, alarm in self._stored(_ACTIVE)]
+
+    def past(self) -> dict[int, Alarm]:
+        """The alarms that are over as they are stored, oldest first."""
+        return {int(key.removeprefix(_PAST), 16): alarm for key, alarm in self._stored(_PAST)}
+
+    def _stored(self, prefix: str) -> Iterator[tuple[str, Alarm]]:
+        for key in self._values.names(prefix):
+            data = self._values.get(key) or b"{}"
+            try:
+                alarm = _decoded(data)
+            except (jsontext.JsonError, KeyError, TypeError):
+                self._waiting[key] = None  # of another release
+                continue
+            if prefix == _PAST:
+                self._resize(key, len(data))
+            yield key, alarm
+
+    def put_active(self, alarm: Alarm) -> None:
+        """Store an active alarm."""
+        self._waiting[_ACTIVE + alarm.name] = _encoded(alarm)
+
+    def end(self, number: int, alarm: Alarm) -> None:
+        """Store an alarm that is over, in place of one of its name that waits to be written."""
+        self._waiting[_ACTIVE + alarm.name] = None
+        if (earlier := self._last_of.get(alarm.name)) is not None:
+            del self._waiting[earlier]
+            self._resize(earlier, 0)
+        key = self._last_of[alarm.name] = f"{_PAST}{number:016x}"
+        data = self._waiting[key] = _encoded(alarm)
+        self._resize(key, len(data))
+
+    def forget(self, number: int) -> None:
+        """Delete an alarm that is over; one that was not stored is no error."""
+        key = f"{_PAST}{number:016x}"
+        if key not in self._sizes:
+            return
+        self._resize(key, 0)
+        if self._waiting.pop(key, None) is None:
+            self._waiting[key] = None
+        else:
+            self._last_of = {name: last for name, last in self._last_of.items() if last != key}
+
+    def _resize(self, key: str, size: int) -> None:
+        self.size_bytes += size - self._sizes.pop(key, 0)
+        if size:
+            self._sizes[key] = size
+
+    def changed(self) -> None:
+        """Have what changed written, at once or when its second is over."""
+        if self._waiting and self._timer is None:
+            self.write()
+
+    def write(self) -> None:
+        """Put what waits into the commit group that is gathering."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting:
+            return
+        for key, value in self._waiting.items():
+            self._values.put(key, value)
+        self._waiting.clear()
+        self._last_of.clear()
+        if self._later is not None:
+            self._timer = self._later(_WRITE_EVERY_S, self.write)
+
+    def stop(self) -> None:
+        """Write nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _encoded(alarm: Alarm) -> bytes:
+    acknowledgement = alarm.acknowledgement
+    stored = {
+        "name": alarm.name,
+        "message": alarm.message,
+        "activated_ns": alarm.activated_ns,
+        "deactivated_ns": alarm.deactivated_ns,
+        "details": dict(alarm.details),
+        "acknowledgement": None
+        if acknowledgement is None
+        else [acknowledgement.by, acknowledgement.note, acknowledgement.at_ns],
+    }
+    data = jsontext.encode(stored)
+    if len(data) > _MOST_ALARM_BYTES:
+        data = jsontext.encode(stored | {"details": {}, "message": alarm.message[:_CUT_MESSAGE]})
+    return data
+
+
+def _decoded(data: bytes) -> Alarm:
+    stored = jsontext.decode(data)
+    acknowledgement = stored["acknowledgement"]
+    return Alarm(
+        stored["name"],
+        stored["message"],
+        stored["activated_ns"],
+        stored["details"],
+        stored["deactivated_ns"],
+        None if acknowledgement is None else Acknowledgement(*acknowledgement),
+    )

@@ -65,10 +65,10 @@ class AlarmSettings(Settings):
     """Section ``alarms``."""
 
     history: int = Field(
-        default=1000, ge=0, le=100_000, description="How many alarms are remembered that are over."
+        default=1000, ge=0, le=100_000, description="How many alarms are kept that are over."
     )
     history_age: Duration = Field(
-        default=24 * 3600, gt=0, description="Seconds for which they are remembered."
+        default=24 * 3600, gt=0, description="Seconds for which they are kept."
     )
     disk_free_min: Size = Field(
         default=512 * 1024 * 1024,

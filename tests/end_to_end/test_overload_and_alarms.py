@@ -98,6 +98,24 @@ BUSY = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nw
 """A runnable program that takes no processor time from others."""
 
 
+def test_alarms_survive_a_kill_with_their_history_and_acknowledgements(tmp_path: Path) -> None:
+    full = "overload.enable = false\nalarms { disk_free_min = 1000000GB, interval = 50ms }\n"
+    with running(tmp_path / "n", config=full) as node:
+        [alarm] = eventually(lambda: node.call("GET", "/alarms")["items"])
+        assert alarm["name"] == "disk_nearly_full"
+        node.call("POST", "/alarms/disk_nearly_full:acknowledge", {"note": "a disk is ordered"})
+        node.kill()
+        node.start()
+        [again] = eventually(lambda: node.call("GET", "/alarms")["items"])
+        assert again["activated_at"] == alarm["activated_at"]
+        assert (again["acknowledged_by"], again["note"]) == ("administrator", "a disk is ordered")
+    with running(tmp_path / "n", config="overload.enable = false\n") as node:
+        [past] = node.call("GET", "/alarms/history?search=disk")["items"]
+        assert (past["name"], past["note"]) == ("disk_nearly_full", "a disk is ordered")
+        node.call("DELETE", "/alarms/history")
+        assert node.call("GET", "/alarms/history")["items"] == []
+
+
 def test_other_programs_that_keep_the_processors_busy_refuse_no_client(tmp_path: Path) -> None:
     busy = [
         subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(12 * (os.cpu_count() or 1))

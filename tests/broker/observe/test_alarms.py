@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from broker.core.errors import NotFound
 from broker.core.events import Columns, Events
-from broker.observe.alarms import ALARM_TYPES, Alarms
+from broker.core.values import Values
+from broker.observe.alarms import ALARM_TYPES, MOST_HISTORY_BYTES, RESUME_S, Alarms
 from broker.observe.metrics import Metrics
 from broker.observe.settings import AlarmSettings
 from tests.support.mqtt_server import MovedClock
@@ -92,6 +95,145 @@ def test_an_acknowledgement_lasts_until_the_alarm_ends_and_stays_in_the_history(
     assert alarms.unacknowledge("disk").acknowledgement is None
     with pytest.raises(NotFound, match="did you mean 'disk'"):
         alarms.acknowledge("disc", "ann")
+
+
+class Disk(Values):
+    """Values that outlive alarms; counts what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+        self.timers: list[Callable[[], None]] = []
+
+    def put(self, key: str, value: bytes | None) -> None:
+        self.writes += 1
+        super().put(key, value)
+
+    def later(self, _: float, call: Callable[[], None]) -> Any:
+        self.timers.append(call)
+        return Mock()
+
+    def pass_a_second(self) -> None:
+        for call in self.timers[-1:]:
+            call()
+
+    def alarms(self, clock: MovedClock, **settings: Any) -> Alarms:
+        """Alarms of a run of the broker that begins now; the last one is killed."""
+        self.timers.clear()
+        alarms = Alarms(clock, Events(), Metrics(), AlarmSettings(**settings))
+        alarms.load(self, self.later)
+        return alarms
+
+
+def test_the_history_survives_a_kill_within_its_bounds() -> None:
+    disk, clock = Disk(), MovedClock()
+    alarms = disk.alarms(clock)
+    for number in range(5):
+        alarms.activate(f"a{number}", "it happened", at=number)
+        clock.move(1)
+        alarms.deactivate(f"a{number}")
+        disk.pass_a_second()
+    before = alarms.history()
+    assert disk.alarms(clock).history() == before
+    assert [alarm.name for alarm in disk.alarms(clock, history=2).history()] == ["a4", "a3"]
+    again = disk.alarms(clock)
+    assert [alarm.name for alarm in again.history()] == ["a4", "a3"]  # the rest is deleted
+    disk.pass_a_second()
+    clock.move(24 * 3600 + 1)
+    assert again.history() == []
+    disk.pass_a_second()
+    assert disk.names("") == []
+    again.activate("b", "it happened")
+    again.deactivate("b")
+    disk.pass_a_second()
+    assert again.forget_history() == 1
+    disk.pass_a_second()
+    assert disk.alarms(clock).history() == []
+
+
+def test_an_alarm_that_was_active_at_a_kill_continues_with_its_acknowledgement() -> None:
+    disk, clock = Disk(), MovedClock()
+    alarms = disk.alarms(clock)
+    alarms.activate("disk", "it is full")
+    disk.pass_a_second()
+    acknowledged = alarms.acknowledge("disk", "ann", "a larger one is on its way")
+    disk.pass_a_second()
+    clock.move(60)
+    again = disk.alarms(clock)
+    assert again.active() == []
+    [past] = again.history()
+    assert (past.deactivated_ns, past.acknowledgement) == (
+        clock.now_ns(),
+        acknowledged.acknowledgement,
+    )
+    again.activate("disk", "it is fuller")
+    [active] = again.active()
+    assert (active.activated_ns, active.message) == (acknowledged.activated_ns, "it is fuller")
+    assert active.acknowledgement == acknowledged.acknowledgement
+    assert again.history() == []
+    disk.pass_a_second()
+    # later than ten minutes after a start it is another one
+    third = disk.alarms(clock)
+    clock.move(RESUME_S + 1)
+    third.activate("disk", "it is full")
+    assert third.active()[0].acknowledgement is None
+    assert len(third.history()) == 1
+
+
+def test_what_ends_since_the_broker_stops_is_not_over() -> None:
+    disk, clock = Disk(), MovedClock()
+    alarms = disk.alarms(clock)
+    alarms.activate("away", "it is away")
+    alarms.acknowledge("away", "ann")
+    alarms.stop()
+    alarms.deactivate("away")
+    again = disk.alarms(clock)
+    again.activate("away", "it is away")
+    assert again.active()[0].acknowledgement is not None
+
+
+def test_a_flapping_alarm_writes_a_few_values_a_second() -> None:
+    disk, clock = Disk(), MovedClock()
+    alarms = disk.alarms(clock, history=100)
+    for _ in range(5):
+        written = disk.writes
+        for _ in range(1000):
+            alarms.activate("flaps", "it is away", names=["x" * 100])
+            clock.move(0.001)
+            alarms.deactivate("flaps")
+        disk.pass_a_second()
+        assert disk.writes - written < 10
+    assert len(alarms.history()) == 100
+    kept = disk.alarms(clock).history()
+    assert len(kept) <= 6
+    assert kept[0].deactivated_ns == clock.now_ns()
+
+
+def test_large_alarms_are_cut_and_their_bytes_bounded() -> None:
+    disk, clock = Disk(), MovedClock()
+    alarms = disk.alarms(clock, history=100_000)
+    alarms.activate("large", "m" * 100_000, names=["n" * 100_000])
+    alarms.deactivate("large")
+    disk.pass_a_second()
+    assert sum(len(disk.get(name) or b"") for name in disk.names("")) < 10_000
+    [cut] = disk.alarms(clock).history()
+    assert (cut.name, len(cut.message), cut.details) == ("large", 1000, {})
+    alarms = disk.alarms(clock, history=100_000)
+    for number in range(2 * MOST_HISTORY_BYTES // 8000):
+        alarms.activate(f"a{number}", "m", names=["n" * 8000])
+        alarms.deactivate(f"a{number}")
+        disk.pass_a_second()
+    stored = sum(len(disk.get(name) or b"") for name in disk.names(""))
+    assert MOST_HISTORY_BYTES / 2 < stored <= MOST_HISTORY_BYTES + 10_000
+    assert alarms.history()[0].name == f"a{number}"
+
+
+def test_an_alarm_of_another_form_is_passed_over() -> None:
+    disk, clock = Disk(), MovedClock()
+    disk.put("alarms/past/0000000000000001", b'{"name": "odd"}')
+    disk.put("alarms/active/odd", b"not JSON")
+    assert disk.alarms(clock).history() == []
+    assert disk.names("") == []
 
 
 def test_an_alarm_has_the_page_of_the_object_that_it_is_about() -> None:
