@@ -33,6 +33,7 @@ from broker.core.errors import (
     Unavailable,
 )
 from broker.core.objects import Spec, Version, etag_of, saving
+from broker.core.signals import Signal
 
 _DEFAULT: Final = "default"
 
@@ -56,6 +57,8 @@ class StoredSettings:
         self._check = check
         self._use = use
         self._origin = config.origin(name)
+        self.on_change = Signal[Settings]()
+        """With the settings before."""
 
     def adopt(self, settings: Settings) -> None:
         """The configuration was read again, and is this now.
@@ -63,6 +66,11 @@ class StoredSettings:
         Raises:
             ConfigError: it cannot be applied; nothing changed.
         """
+        before = self.settings
+        self._take(settings)
+        self.on_change(before)
+
+    def _take(self, settings: Settings) -> None:
         self._use(settings)
         self.settings = settings
 
@@ -99,12 +107,13 @@ class StoredSettings:
             raise Invalid(f"{what} cannot be applied", problems) from None
         saving(settings != self.settings)
         before = self.settings
-        self.adopt(settings)
+        self._take(settings)
         try:
             file.set(self.name, value)
         except Unavailable:
-            self.adopt(before)
+            self._take(before)
             raise
+        self.on_change(before)
 
 
 _TAGS: Final = (
@@ -151,6 +160,17 @@ class KindsInOrder:
         self._listed = listed
         self._state_of = state_of
         self._file_of = file_of
+        self.on_delete = Signal[str]()
+        """With each name of one that is gone."""
+        stored.on_change.connect(self._note_deleted)
+
+    def _note_deleted(self, before: Settings) -> None:
+        existing = self._names()
+        for item in getattr(before, self._listed):
+            name = getattr(item, self._member)
+            if name not in existing:
+                for written in (name, *(alias for alias in ALIASES if ALIASES[alias] == name)):
+                    self.on_delete(written)
 
     @staticmethod
     def canonical(name: str) -> str:

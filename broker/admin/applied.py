@@ -31,7 +31,7 @@ class AppliedList(TypedDict):
 
 
 class AppliedObjects:
-    """Labels of objects, which end when an object of a file is deleted."""
+    """Labels of objects, which end when the object is deleted."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -64,8 +64,11 @@ class AppliedObjects:
         self._values.when_committed(lambda _: committed.set())
         await committed.wait()
 
-    def forget(self, saved: SavedObject) -> None:
-        """Remove the label of an object that was deleted."""
+    def note(self, saved: SavedObject) -> None:
+        """Remove the label of an object that was deleted from the file of the API."""
         if saved.after is None and saved.order_of is None:
-            path = kinds_in_files()[saved.section].path
-            self._values.put(f"{_PREFIX}{path}/{saved.name}", None)
+            self.forget(kinds_in_files()[saved.section].path, saved.name)
+
+    def forget(self, path: str, name: str) -> None:
+        """Remove the label of an object that was deleted; ``path`` is that of its kind."""
+        self._values.put(f"{_PREFIX}{path}/{name}", None)

@@ -225,6 +225,12 @@ class Node:
         self.streams = self._make_streams(catalogue, contributors)
         self.services = self._make_services(contributors)
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
+        for path, on_delete in (
+            ("bans", self.access.bans.on_lift),
+            ("authentication", self.access.authenticators.on_delete),
+            ("authorization/sources", self.access.sources.on_delete),
+        ):
+            on_delete.connect(partial(self.applied.forget, path))
         self._make_hub_services()
         self.backups = Backups(
             data_dir,
@@ -327,7 +333,7 @@ class Node:
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
         if self.sections.file is not None:
             self.sections.file.on_change.connect(self._mark_change)
-            self.sections.file.on_change.connect(self.applied.forget)
+            self.sections.file.on_change.connect(self.applied.note)
 
     def _mark_change(self, saved: SavedObject) -> None:
         if saved.order_of is None:

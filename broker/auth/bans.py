@@ -34,6 +34,8 @@ MAX_BANS: Final = 100_000
 MAX_PATTERNS: Final = 1000
 _NS: Final = 1_000_000_000
 _MOST_BYTES: Final = 65_535
+# Creator of the bans that the broker makes itself, of clients that come and go.
+BY_BROKER: Final = "flapping detector"
 
 Kind = Literal["clientid", "username", "peerhost", "clientid_re", "username_re", "peerhost_net"]
 _EXACT: Final[tuple[Kind, ...]] = ("clientid", "username", "peerhost")
@@ -152,7 +154,8 @@ class _Pattern:
 
 
 class Bans:
-    """The bans of a node. Used on the event loop. ``on_ban`` is called with each new one."""
+    """The bans of a node. Used on the event loop. ``on_ban`` is called with each new one, ``on_lift`` with the name of
+    each that was lifted or has ended."""
 
     def __init__(self, writer: Writer, clock: Clock) -> None:
         self._clock = clock
@@ -160,6 +163,7 @@ class Bans:
         self._patterns: dict[tuple[Kind, str], _Pattern] = {}
         self.load = self._bans.load
         self.on_ban = Signal[Ban]()
+        self.on_lift = Signal[str]()
 
     def __len__(self) -> int:
         return len(self._bans)
@@ -230,6 +234,7 @@ class Bans:
             raise NotFound(f"ban of the {kind}", who)
         saving()
         self._bans.put(place, None)
+        self.on_lift("/".join(place))
 
     def forget_over(self) -> None:
         """Forget bans that have ended."""

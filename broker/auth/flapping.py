@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import Field
 
-from broker.auth.bans import Ban, Bans
+from broker.auth.bans import BY_BROKER, Ban, Bans
 from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.core.clock import Clock
@@ -76,7 +76,7 @@ class Flapping:
                 Ban(
                     "clientid",
                     client_id,
-                    "flapping detector",
+                    BY_BROKER,
                     reason,
                     now_ns,
                     now_ns + round(settings.ban_time * _NS),

@@ -98,8 +98,11 @@ def export(
     """Write objects and settings that the API has saved to DIR, which 'sluice apply' reads.
 
     Users, accounts, tokens, secrets and bans are in DIR/access.conf, the others in DIR/sluice.conf. Secrets are stars,
-    which keep those of the broker; passwords, hashes of tokens and values of secrets are not written.
+    which keep those of the broker; passwords, hashes of tokens and values of secrets are not written. Bans that the
+    broker made of clients that come and go are left out.
     """
+    from broker.auth.bans import BY_BROKER
+
     tree: Tree = {}
     access: Tree = {}
     closed = set[str]()
@@ -112,6 +115,8 @@ def export(
     for kind in _kinds():
         place = _place(kind)
         existing = _existing(call, kind)
+        if kind.path == "bans":
+            existing = {name: spec for name, spec in existing.items() if spec["by"] != BY_BROKER}
         objects: Any = {name: _nameless(kind, spec) for name, spec in existing.items()}
         if kind.section is None:
             objects = list(existing.values()) if kind.path == "bans" or place in closed else []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.auth.bans import BY_BROKER
 from tests.support.local_node import Done, Node, command, running
 from tests.support.node import TOKEN
 
@@ -127,6 +128,41 @@ def test_identities_are_applied_and_exported_without_what_is_secret(
         _cli(empty, "export", str(tmp_path / "again"))
     again = [(tmp_path / "again" / file.name).read_bytes() for file in files]
     assert again == texts
+
+
+def test_the_label_of_an_object_goes_with_it(node: Node, tmp_path: Path) -> None:
+    file = tmp_path / "identities.conf"
+    file.write_text(IDENTITIES % ("ab" * 32))
+    _cli(node, "apply", "-f", str(file))
+    paths = (
+        "users/ann", "accounts/bo", "tokens/ci", "connectors/peer", "secrets/plant", "bans/clientid/evil",
+        "authentication/jwt", "authorization/sources/built_in",
+    )  # fmt: skip
+    owned = {label["id"] for label in node.call("GET", "/applied")["items"]}
+    assert set(paths) <= owned
+    for path in paths:
+        node.call("DELETE", f"/{path}")
+    left = {label["id"] for label in node.call("GET", "/applied")["items"]}
+    assert left == owned - set(paths)
+    # one of the same name that is made by hand is not deleted by a later apply
+    node.call("POST", "/bans", {"as": "clientid", "who": "evil"})
+    node.call("POST", "/authorization/sources", {"type": "built_in"})
+    file.write_text("bans = []\nauthorization.sources = []\nusers {}\n")
+    _cli(node, "apply", "-f", str(file), "--prune")
+    assert [ban["name"] for ban in node.call("GET", "/bans")["items"]] == ["clientid/evil"]
+    assert [row["type"] for row in node.call("GET", "/authorization/sources")["items"]] == [
+        "built_in"
+    ]
+
+
+def test_bans_that_the_broker_made_are_not_exported(node: Node, tmp_path: Path) -> None:
+    node.call("POST", "/bans", {"as": "clientid", "who": "evil"})
+    node.call("POST", "/bans", {"as": "clientid", "who": "flapper", "by": BY_BROKER})
+    _cli(node, "export", str(tmp_path / "exported"))
+    exported = json.loads((tmp_path / "exported" / "access.conf").read_text())
+    assert [ban["who"] for ban in exported["bans"]] == ["evil"]
+    assert "nothing to change" in _cli(node, "apply", "-f", str(tmp_path / "exported"), "--prune")
+    assert len(node.call("GET", "/bans")["items"]) == 2
 
 
 def test_a_revert_gives_the_same_export(node: Node, tmp_path: Path) -> None:
