@@ -16,8 +16,10 @@ from broker.connection.hub import Hub
 from broker.core.client import Client
 from broker.core.contributor import Change, Contributor
 from broker.core.kinds import are, counted
+from broker.core.objects import Spec
 from broker.core.topic import TopicFilter, undelayed
 from broker.core.topic_keys import FilterWalk
+from broker.net.listeners import LIMITS
 from broker.routing.automatic import filter_for
 from broker.routing.retained_record import expires_ns_of
 from broker.routing.rewrite import UnsafeName
@@ -49,6 +51,11 @@ class _Tally:
         self.brief += is_connected and not session.expiry_s
         self.waiting += session.waiting_messages
         self.wills += session.will is not None
+
+
+def _changed(before: Spec, after: Spec) -> set[str]:
+    """The members that differ."""
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
 
 
 class ClientImpact(Contributor):
@@ -128,14 +135,21 @@ class ClientImpact(Contributor):
     def _of_listener(self, change: Change) -> Sentences:
         before = change.before
         after = change.after
+        if before is None:
+            return
+        name = change.target.name
+        changed = set() if after is None else _changed(before, after)
+        key = name.partition(":")[2]
         closes = (
             change.verb in _STOPPED
             or after is None
             or (not change.verb and after.get("enable") is False)
+            or ("name" in changed and before.get("name", key) != after.get("name", key))
         )
-        if before is None or not closes:
+        if not closes:
+            if "enable" not in changed and changed - LIMITS - {"name"}:
+                yield "Its address is opened again; connected clients stay."
             return
-        name = change.target.name
         tally = yield from self._tally(lambda session: session.client.listener == name)
         if change.options.get("drain"):
             if tally.connected:

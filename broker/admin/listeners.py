@@ -6,12 +6,14 @@ What is changed here is kept in the API's file. Files and the command line are s
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, Protocol
 
 from typing_extensions import TypedDict
 
+from broker.config.assignments import KeyPath
+from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.secret_text import check_moved, has_stars, reference_problems, with_stored
 from broker.config.spec_problems import parsed
@@ -52,9 +54,11 @@ class ListenerRow(TypedDict):
 
 
 class ListenerView(ListenerRow):
-    """A listener with its settings, as in section `listeners` of the configuration."""
+    """A listener with its settings, as in section `listeners` of the configuration. `fixed` are those that a file over
+    the API's, the environment or the command line sets, by key, with the place: they can only be changed there."""
 
     settings: dict[str, Any]
+    fixed: dict[str, str]
 
 
 class Reload(Protocol):
@@ -102,7 +106,26 @@ class ListenerService:
         status = next(
             (candidate for candidate in self._listeners.statuses() if candidate.id == id), None
         )
-        return {**_shown(named, status), "settings": named.settings.model_dump(mode="json")}
+        return {
+            **_shown(named, status),
+            "settings": named.settings.model_dump(mode="json"),
+            "fixed": self._fixed(id, named.settings),
+        }
+
+    def saved(self, id: str) -> Spec:
+        """The active settings with its ``id``, secrets masked; raises ``NotFound``."""
+        settings = self._find(self._reload.config, id).settings
+        return {"id": id, **settings.model_dump(mode="json")}
+
+    def planned(self, id: str, spec: Spec) -> Spec:
+        """The settings with its ``id`` as they would be active once ``spec`` is saved for it."""
+        kind, _ = _parts(id)
+        defaults = _MODELS[kind]().model_dump(mode="json")
+        listener = next((named for named in self._all(self._reload.config) if named.id == id), None)
+        active = defaults if listener is None else listener.settings.model_dump(mode="json")
+        reset = {key: defaults[key] for key in self._held(id) if key in defaults}
+        settings: Spec = merged({**active, **reset}, spec)
+        return {**settings, "id": id}
 
     async def adopt(
         self, id: str | None, link: socket.socket, host: str | None, port: int | None
@@ -223,6 +246,16 @@ class ListenerService:
         section: Spec = self._reload.saved(("listeners", kind, key)) or {}
         return section
 
+    def _fixed(self, id: str, settings: ListenerSettings) -> dict[str, str]:
+        """The places that set keys over the API's file."""
+        kind, key = _parts(id)
+        at = ("listeners", kind, key)
+        return {
+            ".".join(path): place
+            for path in _keys(settings)
+            if (place := self._reload.config.stronger((*at, *path))) is not None
+        }
+
     def _check_enabled(self, id: str) -> None:
         if not self._find(self._reload.config, id).settings.enable:
             raise Invalid(f"listener {id!r} is not enabled; set its 'enable' to true")
@@ -235,6 +268,16 @@ class ListenerService:
         if listener is None:
             raise NotFound(self.kind, id, "'sluice listeners ls' shows all")
         return listener
+
+
+def _keys(settings: Settings) -> Iterator[KeyPath]:
+    """The keys of settings, and of settings within them."""
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, Settings):
+            yield from ((name, *path) for path in _keys(value))
+        else:
+            yield (name,)
 
 
 def _parts(id: str) -> tuple[str, str]:

@@ -194,7 +194,9 @@ class ListenerSettings(Settings):
         default=None, min_length=1, description="Shown with its clients; else its key."
     )
     bind: str = Field(
-        default="127.0.0.1:1883", description="Address and port; port 0 takes any free one."
+        default="127.0.0.1:1883",
+        description="Address and port; port 0 takes any free one.",
+        json_schema_extra={"x-first": True},
     )
     zone: str = Field(
         default=DEFAULT_ZONE,
@@ -202,7 +204,10 @@ class ListenerSettings(Settings):
         description="The zone of its clients, one of those in `zones`.",
     )
     max_connections: int = Field(
-        default=0, ge=0, description="Maximum concurrent clients; 0 is no limit."
+        default=0,
+        ge=0,
+        description="Maximum concurrent clients; 0 is no limit.",
+        json_schema_extra={"x-first": True},
     )
     max_conn_rate: float = Field(
         default=0, ge=0, description="Maximum new connections per second; 0 is no limit."
@@ -305,7 +310,9 @@ class SslListenerSettings(ListenerSettings):
     kind: ClassVar[Kind] = "ssl"
 
     bind: str = Field(
-        default="127.0.0.1:8883", description="Address and port; port 0 takes any free one."
+        default="127.0.0.1:8883",
+        description="Address and port; port 0 takes any free one.",
+        json_schema_extra={"x-first": True},
     )
     ssl_options: TlsSettings = Field(default_factory=TlsSettings, description="TLS.")
 
@@ -321,7 +328,9 @@ class WsListenerSettings(ListenerSettings):
     kind: ClassVar[Kind] = "ws"
 
     bind: str = Field(
-        default="127.0.0.1:8083", description="Address and port; port 0 takes any free one."
+        default="127.0.0.1:8083",
+        description="Address and port; port 0 takes any free one.",
+        json_schema_extra={"x-first": True},
     )
     websocket: WebSocketSettings = Field(
         default_factory=WebSocketSettings, description="WebSocket."
@@ -339,7 +348,9 @@ class WssListenerSettings(WsListenerSettings):
     kind: ClassVar[Kind] = "wss"
 
     bind: str = Field(
-        default="127.0.0.1:8084", description="Address and port; port 0 takes any free one."
+        default="127.0.0.1:8084",
+        description="Address and port; port 0 takes any free one.",
+        json_schema_extra={"x-first": True},
     )
     ssl_options: TlsSettings = Field(default_factory=TlsSettings, description="TLS.")
 

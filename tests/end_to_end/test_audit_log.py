@@ -500,6 +500,13 @@ def test_objects_of_settings_are_taken_back_too(node: Node) -> None:
     )
     node.call("POST", f"/audit-log/{entry['id']}:revert")
     assert node.call("GET", "/listeners/tcp:extra")["max_connections"] == 10
+    options = {"tcp_options": {"nodelay": False}, "backlog": 30}
+    node.call("PATCH", "/listeners/tcp:extra", options)
+    entry = latest(node)
+    assert entry["summary"] == "changed backlog, tcp_options"
+    node.call("POST", f"/audit-log/{entry['id']}:revert")
+    settings = node.call("GET", "/listeners/tcp:extra")["settings"]
+    assert (settings["backlog"], settings["tcp_options"]["nodelay"]) == (1024, True)
     node.call("DELETE", "/listeners/tcp:extra")
     node.call(
         "POST",

@@ -90,6 +90,16 @@ def test_a_listener_is_added_retuned_moved_and_removed_by_the_command_line(node:
     )
 
 
+def test_a_listener_names_what_fixes_its_settings(node: Node) -> None:
+    assert node.call("GET", "/listeners/tcp:default")["fixed"] == {"bind": "command line"}
+    node.call("POST", "/listeners/tcp:extra", {"bind": "127.0.0.1:0", "backlog": 5})
+    assert node.call("GET", "/listeners/tcp:extra")["fixed"] == {}
+    change = node.call("PATCH", "/listeners/tcp:extra?dry_run=true", {"backlog": None})
+    assert (change["before"]["backlog"], change["after"]["backlog"]) == (5, 1024)
+    assert change["consequences"] == ["Its address is opened again; connected clients stay."]
+    node.call("DELETE", "/listeners/tcp:extra")
+
+
 def test_a_listener_is_stopped_and_started_and_may_drain(node: Node) -> None:
     port = free_port()
     node.call("POST", "/listeners/tcp:pause", {"bind": f"127.0.0.1:{port}"})

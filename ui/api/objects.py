@@ -50,6 +50,10 @@ class Objects(KindService, Protocol):
 
     def patched(self, name: str, patch: Spec) -> Spec: ...
 
+    def saved(self, name: str) -> Mapping[str, Any]: ...
+
+    def planned(self, name: str, spec: Spec) -> Mapping[str, Any]: ...
+
     def reorder(self, names: Sequence[str]) -> None: ...
 
     def metrics(self, name: str) -> Spec: ...
@@ -152,7 +156,7 @@ class KindRoutes:
             self._fixed_by: Callable[[str], str | None] = section.fixed_by
         else:
             self._version = self.service.saved_version
-            self._saved = self.service.get
+            self._saved = getattr(self.service, "saved", self.service.get)
             self._fixed_by = lambda name: None
         self._context = context
         self._contributors = context.contributors
@@ -213,6 +217,9 @@ class KindRoutes:
         shown = self.service.get(name) if exists(self.service, name) else None
         changes = await would_change(act)
         before = self.spec_of(name)
+        planned = getattr(self.service, "planned", None)
+        if after is not None and planned is not None:
+            after = planned(name, after)
         then = None if after is None else self.kind.as_spec(after)
         done: Change = "create" if shown is None else "delete" if then is None else "replace"
         changed = reference_of(self.kind, name, shown)
@@ -246,9 +253,7 @@ class KindRoutes:
     def _shown(self, name: str) -> Spec | None:
         """An object of a kind that is in no file; None where it does not exist."""
         return (
-            dict(self.service.get(name))
-            if self.section is None and exists(self.service, name)
-            else None
+            dict(self._saved(name)) if self.section is None and exists(self.service, name) else None
         )
 
     async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:

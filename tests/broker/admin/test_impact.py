@@ -92,9 +92,15 @@ async def test_a_listener_that_closes_or_drains_says_whose_connections_it_has() 
         assert told(
             node, "listener", name, {"enable": True}, {"enable": True}, "stop", drain=True
         ) == ["2 clients may stay connected until they disconnect."]
-        assert (
-            told(node, "listener", name, {"enable": True}, {"enable": True, "acceptors": 2}) == []
-        )
+        before = {"enable": True, "bind": "127.0.0.1:1883", "max_connections": 0}
+        for changed, sentences in (
+            ({"max_connections": 2}, []),
+            ({"name": name.partition(":")[2]}, []),
+            ({"bind": "127.0.0.1:1884"}, ["Its address is opened again; connected clients stay."]),
+            ({"name": "hall"}, ["2 clients are disconnected."]),
+            ({"enable": False}, ["2 clients are disconnected."]),
+        ):
+            assert told(node, "listener", name, before, {**before, **changed}) == sentences
 
 
 @on_loop
