@@ -198,7 +198,7 @@ RESOURCES = (
         tag="Topics",
         service="refused",
         scoped_by="get",
-        at="all",
+        at="first",
         commands="refused",
         about="Messages that validations, transformations, rules or limits stopped: the newest ones, with the reason.",
         page="Refused",
@@ -208,6 +208,7 @@ RESOURCES = (
                 id="listRefused",
                 text="List refused messages. Returns the newest messages that a stage stopped, newest first, without "
                 "payloads. The last 50 are kept, in memory; older ones are only counted, by reason.",
+                at="list",
                 call="page",
                 takes=(
                     Parameter(

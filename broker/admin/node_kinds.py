@@ -448,6 +448,7 @@ RESOURCES = (
         menu="Diagnose",
         tag="System",
         service="cells",
+        topics="none",
         at="list",
         commands="cells",
         page="Cell",

@@ -17,11 +17,17 @@ from broker.cluster.supervisor import cell_lock, is_running, lock, supervise
 from broker.config.options import ServeOptions
 from broker.core.cells import Place
 from broker.core.errors import ConfigError, SluiceError
+from broker.core.kinds import counted, kinds
 from broker.core.process import environment, keep_files_private
 from broker.observe.log import mark_lines, setup
 from broker.observe.rotating_file import RotatingFile
 
 _RUN: Final = "run"
+# Not available over several cells: clients hear of it in the CONNACK.
+_OF_CELLS: Final = {
+    "mqtt.retain_available": "false",
+    "mqtt.shared_subscription_available": "false",
+}
 # What cells but the first have for themselves: readers and users go to the first.
 _OF_OTHERS: Final = {"range_server.bind": "127.0.0.1:0"}
 _ANY_PORT: Final = "127.0.0.1:0"
@@ -102,7 +108,7 @@ def main() -> int:
         mqtt=told["mqtt"],
         api=told["api"],
         config_files=tuple(Path(file) for file in told["config_files"]),
-        overrides=told["overrides"],
+        overrides={**told["overrides"], **_OF_CELLS},
     )
     if told["cell"] is None:
         json.dump(_checked(options), sys.stdout)
@@ -133,7 +139,7 @@ def _checked(options: ServeOptions) -> Mapping[str, Any]:
     try:
         check_profile(os.environ)
         config = configuration(options)
-        problems = asyncio.run(_address_problems(config))
+        problems = [*_kinds_problems(config), *asyncio.run(_address_problems(config))]
         if not problems:
             administrator_token(options.data_dir, os.environ)
     except ConfigError as error:
@@ -148,6 +154,22 @@ def _checked(options: ServeOptions) -> Mapping[str, Any]:
             "rotation": "none",
         }
     return {"problems": problems, "log": {"level": log.level, "format": log.format, "file": file}}
+
+
+def _kinds_problems(config: Any) -> list[str]:
+    """A sentence for each kind of objects that there are and that need one process."""
+    problems = []
+    for kind in kinds():
+        if kind.at == "single" and kind.section is not None:
+            names = [
+                spec["name"] for layer in config.objects[kind.section] for spec in layer.objects
+            ]
+            if names:
+                problems.append(
+                    f"{kind.section}: expected none with --workers, got {counted(len(names), kind.name)}, as "
+                    f"{names[0]!r}. Try: --workers 1"
+                )
+    return problems
 
 
 async def _address_problems(config: Any) -> list[str]:
