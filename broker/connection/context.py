@@ -3,6 +3,7 @@ settings."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -50,9 +51,12 @@ class Admission:
     drops_qos0: bool = False
     """True if QoS 0 messages of clients are dropped on arrival, because of overload."""
 
+    relayed: Collection[object] = ()
+    """Connections that are relayed to other cells, which take two descriptors each."""
+
     def wait(self, guest: Guest, host: str | None) -> None:
         """Let a connection authenticate; an older one that has not makes room where there are too many."""
-        if self.admitted + len(self.lobby) >= self.descriptors:
+        if self.admitted + len(self.lobby) + 2 * len(self.relayed) >= self.descriptors:
             self.lobby.make_room()
         self.lobby.enter(guest, host)
 
@@ -95,7 +99,7 @@ class Context:
         self.figures = Figures(metrics)
         self.timelines = Timelines(clock, metrics)
         self.pending_writes = PendingWrites(defer, self.scheduler.leave_writes)
-        self.admission = Admission(settings.max_connections or inf)
+        self.admission = Admission(self.most_clients(settings))
         self.now_s = clock.monotonic_s()
         """The monotonic clock at the last tick."""
         self.is_stopping = False
@@ -118,6 +122,11 @@ class Context:
             "memory of the subscriptions of all sessions",
         )
         self.use(settings)
+
+    def most_clients(self, settings: MqttSettings) -> float:
+        """Maximum clients of this process."""
+        most = settings.max_connections
+        return (most if self.place is None else self.place.part_of(most)) or inf
 
     def use(self, settings: MqttSettings) -> None:
         """Apply these settings from now on."""

@@ -36,6 +36,11 @@ class Place:
         """True if the client is one of this cell."""
         return self.cell_of(client_id) == self.number
 
+    def part_of(self, limit: int) -> int:
+        """A cell's part of a limit of clients for all cells, and a tenth more, since identifiers do not share out
+        evenly; 0 is no limit."""
+        return -(-limit * 11 // (10 * self.count))
+
     @property
     def others(self) -> list[int]:
         """Numbers of the other cells."""

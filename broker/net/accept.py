@@ -366,7 +366,10 @@ class Acceptor:
         origin: Origin,
     ) -> bool:
         """Relay a connection to the cell of its client; False if that does not take it in time."""
-        near, far = socket.socketpair()
+        try:
+            near, far = socket.socketpair()
+        except OSError:  # no descriptor is left
+            return False
         near.setblocking(False)
         try:
             is_taken = await steering.cells.pass_on(

@@ -101,7 +101,9 @@ class LinkOwner:
         """Apply these limits from the next connection on; existing links stay."""
         hub = self._hub
         rate = settings.max_conn_rate
-        self._most = settings.max_connections
+        place = hub.context.place
+        most = settings.max_connections
+        self._most = most if place is None else place.part_of(most)
         self.delays_small_packets = not settings.tcp_options.nodelay
         self._rate = TokenBucket(rate, rate, hub.context.clock.monotonic_s()) if rate else None
         self._addresses = AddressRates(settings.max_conn_rate_per_ip)

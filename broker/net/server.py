@@ -7,7 +7,6 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from logging import getLogger
-from math import inf
 from typing import Final
 
 from broker.auth.access import Access
@@ -95,6 +94,8 @@ class Server:
         self.hub = Hub(context, settings, session_log, access, starts)
         context.admission.descriptors = client_limit(api_connections)
         context.admission.most = min(context.admission.most, context.admission.descriptors)
+        if cells is not None:
+            context.admission.relayed = cells.gateways
         self.listeners = Listeners(listeners, self.hub, metrics, cells)
         self._collector = Collector(self._loop)
         self.is_loaded = False
@@ -119,7 +120,7 @@ class Server:
         """Apply other settings from the next packet on; those of ``FIXED_SETTINGS`` must be unchanged."""
         self.hub.use_settings(settings)
         admission = self.hub.context.admission
-        admission.most = min(settings.max_connections or inf, admission.descriptors)
+        admission.most = min(self.hub.context.most_clients(settings), admission.descriptors)
 
     async def change_listeners(
         self, named: Sequence[NamedListener], *, drain: bool = False

@@ -121,9 +121,11 @@ class Node(Reachable):
         config: str = "",
         environ: dict[str, str] | None = None,
         open_files: int | None = None,
+        workers: int = 1,
     ) -> None:
         """``open_files`` is what the system permits the process, where that is other than here."""
         super().__init__(data_dir, config, environ)
+        self.workers = workers
         self.open_files = open_files
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -134,6 +136,8 @@ class Node(Reachable):
             sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),
             "--mqtt", text_of(self.mqtt), "--api", text_of(self.api),
         ]  # fmt: skip
+        if self.workers > 1:
+            command += ["--workers", str(self.workers)]
         if self.open_files is not None:
             command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
         with self.log.open("ab") as log:
