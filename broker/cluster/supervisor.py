@@ -110,7 +110,8 @@ class Supervisor:
         """Run the cells until they are told to stop; the exit status."""
         self._on_signals()
         for cell in self._cells:
-            self._switchboard.prepare(cell.number)
+            if not is_running(self._run, cell.number):  # else it has its pass socket
+                self._switchboard.prepare(cell.number)
         for cell in self._cells:
             self._begin(cell)
         await self._until(lambda: self._is_stopping or all(cell.ready for cell in self._cells))
@@ -155,6 +156,7 @@ class Supervisor:
             cell.was_ready = True
             self._loop.call_later(_ADOPT_AGAIN_S, self._begin, cell)
             return
+        self._switchboard.prepare(cell.number)
         cell.started_s = time.monotonic()
         process = cell.process = subprocess.Popen(
             self._command(cell.number),
@@ -181,7 +183,9 @@ class Supervisor:
         status = None if cell.process is None else cell.process.wait()
         pid = cell.pid
         cell.pid = 0
-        cell.descriptor = cell.process = cell.ready = None
+        cell.descriptor = None
+        cell.process = None
+        cell.ready = None
         self._changed.set()
         if self._is_stopping:
             self._status = self._status or int(status not in (0, None))

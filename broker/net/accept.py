@@ -31,6 +31,8 @@ _log = get_logger(__name__)
 _PAUSE_S: Final = 1.0
 
 _READ_BYTES: Final = 64 * 1024
+# Connections that are passed to other cells in one turn of the loop: some milliseconds.
+_PER_TURN: Final = 64
 LinkMaker = Callable[[Origin], asyncio.Protocol]
 
 
@@ -163,6 +165,7 @@ class Acceptor:
         return task
 
     async def _accept(self, listening: socket.socket) -> None:
+        passed = 0
         while True:
             try:
                 link, address = await self._loop.sock_accept(listening)
@@ -181,6 +184,11 @@ class Acceptor:
                 continue
             entrance = None
             if self._passes_at_once and (entrance := self._passed(link, address)) is None:
+                passed += 1
+                if (
+                    passed % _PER_TURN == 0
+                ):  # accepting does not give up its turn while connections wait
+                    await asyncio.sleep(0)
                 continue
             waiting = _Waiting(self._owner, address[0])
             task = waiting.task = self._loop.create_task(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster import steering as steering_module
+from broker.cluster.switchboard import Switchboard
 from broker.codec.encode import encode_packet
 from broker.codec.packets import (
     ConnAck,
@@ -362,8 +363,6 @@ async def test_a_client_whose_cell_does_not_take_it_is_refused_in_time(
 
 @on_loop
 async def test_a_supervisor_that_comes_again_gets_the_sockets_back(tmp_path: Path) -> None:
-    from broker.cluster.switchboard import Switchboard
-
     async with cells(tmp_path) as started:
         started.switchboard.close()
         started.heard.pids.clear()

@@ -36,7 +36,8 @@ class Cells:
     """Running cells."""
 
     def __init__(self, run: Path, count: int) -> None:
-        self.run, self.count = run, count
+        self.run = run
+        self.count = count
         self.nodes: list[Node] = []
         self.steerings: list[Steering] = []
         self.heard = Heard()
