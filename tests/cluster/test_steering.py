@@ -364,12 +364,21 @@ async def test_a_client_whose_cell_does_not_take_it_is_refused_in_time(
 @on_loop
 async def test_a_supervisor_that_comes_again_gets_the_sockets_back(tmp_path: Path) -> None:
     async with cells(tmp_path) as started:
-        started.switchboard.close()
+        killed = started.switchboard
+        asyncio.get_running_loop().remove_reader(killed._control)
+        killed._control.close()
+        for channel in list(killed._cells):
+            killed._lose(channel)
         started.heard.pids.clear()
         started.switchboard = Switchboard(tmp_path, started.heard)
         await until(lambda: started.heard.pids == {0: os.getpid(), 1: os.getpid()})
         for name in names(started):
             await WireClient.connected(started.ports[0], Connect(name))
             started.connection(name)
-        assert len(started.switchboard._listening) == 1
-        started.switchboard.close()
+        assert started.switchboard._passed[0].getsockname() == killed._passed[0].getsockname()
+        assert started.switchboard._listening.keys() == killed._listening.keys()
+        for sock in [
+            *killed._passed.values(),
+            *killed._listening[next(iter(killed._listening))].sockets,
+        ]:
+            sock.close()

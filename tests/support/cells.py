@@ -83,7 +83,7 @@ async def cells(
     """So many cells with the same listeners. Those that do not begin take no connections from others."""
     started = Cells(directory, count)
     async with AsyncExitStack() as stack:
-        stack.callback(started.switchboard.close)
+        stack.callback(lambda: started.switchboard.close())
         for number in range(count):
             started.switchboard.prepare(number)
         for number in range(count):

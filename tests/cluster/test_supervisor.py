@@ -1,0 +1,134 @@
+"""The supervisor starts cells, starts those again that die, and stops all together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.cluster.directories import (
+    cell_directory,
+    check_count,
+    check_room,
+    kept_count,
+    make_directories,
+)
+from broker.cluster.supervisor import Supervisor, is_running
+from broker.core.cells import MAX_CELLS, SLOTS, Place
+from broker.core.errors import ConfigError
+from tests.support.waiting import until
+
+
+@asynccontextmanager
+async def supervised(run: Path, count: int = 2, *what: str) -> AsyncIterator[Supervisor]:
+    """A supervisor of bare cells, which are told to stop at the end."""
+
+    def command(cell: int) -> list[str]:
+        return [
+            sys.executable, "-m", "tests.support.bare_cell", str(cell), str(count), str(run), *what,
+        ]  # fmt: skip
+
+    supervisor = Supervisor(run, count, command)
+    serving = asyncio.create_task(supervisor.serve())
+    try:
+        yield supervisor
+    finally:
+        if not serving.done():
+            os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+
+
+def test_it_says_ready_once_all_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path) as supervisor:
+            await until(lambda: all(cell.ready for cell in supervisor._cells))
+            await until(lambda: capsys.readouterr().out == "sluice ready mqtt=mqtt:0 api=api:0\n")
+            assert is_running(tmp_path, 0)
+            assert is_running(tmp_path, 1)
+            with pytest.raises(ConfigError, match="in use by another sluice"):
+                Supervisor(tmp_path, 2, lambda _cell: [])
+        assert supervisor._status == 0
+        assert not is_running(tmp_path, 0)
+        assert not (tmp_path / "control.sock").exists()
+
+    asyncio.run(test())
+
+
+def test_a_cell_that_dies_is_started_again_and_its_socket_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path) as supervisor:
+            await until(lambda: all(cell.ready for cell in supervisor._cells))
+            socket_file = (tmp_path / "pass-1.sock").stat().st_ino
+            first = supervisor._cells[1].pid
+            other = supervisor._cells[0].pid
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: supervisor._cells[1].pid not in (0, first))
+            await until(lambda: supervisor._cells[1].ready)
+            assert supervisor._cells[0].pid == other
+            assert (tmp_path / "pass-1.sock").stat().st_ino == socket_file
+            assert supervisor._cells[1].pause_s > 0.2
+
+    asyncio.run(test())
+    [ended] = [record for record in caplog.records if record.getMessage() == "cell.ended"]
+    assert ended.__dict__["fields"]["reason"] == "signal SIGKILL"
+
+
+def test_a_cell_that_never_was_ready_ends_all(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path, 2, "fails") as supervisor:
+            await until(lambda: supervisor._is_stopping)
+        assert supervisor._status == 1
+
+    asyncio.run(test())
+
+
+def test_a_directory_keeps_its_number_of_cells(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert kept_count(data) is None
+    check_count(data, 3)
+    make_directories(data, 3)
+    check_count(data, 2)  # a start that made no store binds nobody
+    for cell in range(3):
+        (cell_directory(data, cell) / "rocksdb").mkdir()
+    assert kept_count(data) == 3
+    check_count(data, 3)
+    with pytest.raises(ConfigError, match="expected 3, the number of cells"):
+        check_count(data, 1)
+    (cell_directory(data, 2)).rename(tmp_path / "away")
+    with pytest.raises(ConfigError, match=r"cells/2: expected the data of a cell"):
+        check_count(data, 3)
+    (data / "cells" / "count").write_text("many")
+    with pytest.raises(ConfigError, match="expected the number of cells"):
+        check_count(data, 3)
+
+
+def test_data_of_one_process_is_not_taken_by_several(tmp_path: Path) -> None:
+    (tmp_path / "rocksdb").mkdir()
+    check_count(tmp_path, 1)
+    with pytest.raises(ConfigError, match="expected 1, the number of cells"):
+        check_count(tmp_path, 2)
+
+
+def test_a_full_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.cluster.directories._ROOM_BYTES", 1 << 60)
+    with pytest.raises(ConfigError, match="MiB free for the stores of 2 cells"):
+        check_room(tmp_path, 2)
+
+
+def test_every_slot_has_a_cell_and_cells_have_equal_shares() -> None:
+    for count in (1, 2, 3, 5, MAX_CELLS):
+        place = Place(0, count, Path())
+        shares = [0] * count
+        for slot in range(SLOTS):
+            shares[slot * count // SLOTS] += 1
+        assert max(shares) - min(shares) <= 1
+        assert place.part_of(0) == 0
+        assert place.part_of(10) * count >= 10

@@ -1,0 +1,31 @@
+"""A process that says what a cell says to its supervisor, and is no broker: ``python -m tests.support.bare_cell``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from broker.cluster.control import Control
+from broker.cluster.supervisor import cell_lock, lock
+from broker.core.cells import Place
+
+
+async def main() -> None:
+    number, count, run, *what = sys.argv[1:]
+    place = Place(int(number), int(count), Path(run))
+    lock(place.run, cell_lock(place.number))
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    control = Control(place)
+    await control.start()
+    if "fails" in what:
+        sys.exit(3)
+    control.ready(f"mqtt:{number}", f"api:{number}")
+    await stopped.wait()
+    control.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
