@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
@@ -24,7 +24,6 @@ class CellRow(TypedDict):
     messages_per_s: float | None
     memory_bytes: int | None
     links: int | None
-    cell: NotRequired[int]
 
 
 class CellService:

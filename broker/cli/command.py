@@ -141,7 +141,13 @@ class Call:
         self, answer: Mapping[str, Any], columns: Sequence[str] | Mapping[str, str]
     ) -> None:
         """Print a list as JSON or as a table. ``columns`` are members, or headings with their members."""
+        if any("cell" in row for row in answer["items"]):  # the broker has several
+            columns = (
+                {**columns, "cell": "cell"} if isinstance(columns, Mapping) else [*columns, "cell"]
+            )
         self.show(answer, lambda answer: print_columns(answer["items"], columns))
+        for missing in answer.get("incomplete", ()) if not self.is_json else ():
+            say(f"cell {missing['cell']} is missing: {missing['why']}")
         if not self.is_json and (
             answer.get("next") or answer.get("waiting", 0) > len(answer["items"])
         ):

@@ -18,7 +18,8 @@ from tests.end_to_end.clients import Client
 from tests.support.local_node import sluice
 from tests.support.node import TOKEN, eventually
 from tests.support.processes import free_port
-from ui.api.cells import ACTOR_HEADER, header_of_actor, labelled_metrics
+from ui.api.cell_calls import ACTOR_HEADER, header_of_actor
+from ui.api.cell_joins import labelled_metrics
 
 
 @pytest.fixture(scope="module")

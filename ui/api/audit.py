@@ -32,7 +32,7 @@ from broker.admin.audit_log import (
 from broker.admin.rights import Actor
 from broker.core.kinds import Kind, kinds, kinds_in_files
 from broker.core.objects import ACTOR, SavedObject, Spec
-from ui.api.cells import OF_CELL
+from ui.api.cell_calls import OF_CELL
 from ui.api.context import ApiContext
 from ui.api.filters import STEP_S
 

@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from broker.core.room import Room
 from broker.observe.metrics import Counter, Metrics
-from ui.api.cells import OF_CELL
+from ui.api.cell_calls import OF_CELL
 
 State = dict[str, Any]
 Loop = asyncio.AbstractEventLoop | None

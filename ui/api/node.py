@@ -12,7 +12,7 @@ from broker.admin.rights import OWN, Actor, Need
 from broker.core.errors import Invalid, NotFound, Unavailable
 from broker.core.objects import Spec
 from ui.api.audit import acts_as
-from ui.api.cells import is_of_cell
+from ui.api.cell_calls import is_of_cell
 from ui.api.effects import DryRun
 from ui.api.json_bodies import answer
 from ui.api.models.access import OwnRights, SignInAddress, SignInMethods, SignInRequest

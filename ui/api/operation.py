@@ -21,7 +21,9 @@ from broker.config.spec_problems import parsed
 from broker.core.kinds import At, Kind, Topics
 from broker.core.resources import Does
 from ui.api.body_members import check_members
-from ui.api.cells import Asked, Joining, is_of_cell
+from ui.api.cell_calls import is_of_cell
+from ui.api.cell_joins import Joining
+from ui.api.cells import Asked
 from ui.api.idempotency import HEADER, IdempotencyKeys
 from ui.api.json_bodies import MAX_JSON_BYTES, answer, read_object
 from ui.api.models.jobs import JobWithResult

@@ -21,7 +21,7 @@ from broker.core.kinds import kinds, load, plural, reference_of
 from broker.core.objects import Reference, Spec
 from broker.core.resources import Parameter, Resource, Verb
 from ui.api.audit import note_subject
-from ui.api.cells import SHOWS_PLACES, Joining, without_places
+from ui.api.cell_joins import SHOWS_PLACES, Joining, without_places
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, consequences_of, effect_of, effect_of_verb, would_change

@@ -15,7 +15,7 @@ from broker.admin.rights import ROLES, Actor, Need, word_of
 from broker.core.reader_token import stream_of
 from broker.core.resources import Does
 from ui.api.audit import UNKNOWN, acts_as, note_subject
-from ui.api.cells import ACTOR_HEADER, actor_of_header, is_of_cell
+from ui.api.cell_calls import ACTOR_HEADER, actor_of_header, is_of_cell
 from ui.api.connections import authenticated
 from ui.api.context import ApiContext, Logins
 from ui.api.problems import ApiProblem

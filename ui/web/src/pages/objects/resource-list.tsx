@@ -24,6 +24,7 @@ interface Page {
   next: string | null;
   total?: number | null;
   total_is_estimate?: boolean;
+  incomplete?: { cell: number; why: string }[];
 }
 
 const ROWS = 50; // of a page
@@ -85,7 +86,8 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
   const [chosen, select] = useSelection(rows, nameOf);
   const { ask, dialog, status } = useVerbs(resource);
   const [verbs, many] = [hasNames ? verbsOf(resource) : [], hasNames ? verbsOfMany(resource) : []];
-  const columns = list.columns.map((declared): Column<Members> => {
+  const cell = rows.some((row) => "cell" in row) ? [{ title: "Cell", member: "cell" }] : []; // where there are several
+  const columns = [...list.columns, ...cell].map((declared): Column<Members> => {
     const column = columnOf(declared, rows);
     if (!resource.show || !hasNames || declared.member !== resource.key) return column;
     return { ...column, show: (row) => <ObjectLink kind={resource.path} name={nameOf(row)} /> };
@@ -142,6 +144,11 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
           </Toolbar>
         )}
         <LoadFailure error={error} />
+        {data?.incomplete && (
+          <p className="note" role="status">
+            {data.incomplete.map(({ cell, why }) => `Cell ${cell} is missing: ${why}.`).join(" ")}
+          </p>
+        )}
         {!data && !error && (
           <p className="muted" role="status">
             Loading…

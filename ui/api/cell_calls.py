@@ -1,0 +1,255 @@
+"""Calls from the front to other cells: the same routes, on a unix socket of each that only this user may open.
+
+A request there shows the administrator's token, and in a header who asked the front: rights are checked with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Final, get_args
+
+import httpx
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from broker.admin.rights import Actor, Role
+from broker.core import jsontext
+from broker.core.cells import Place
+from broker.core.errors import Unavailable
+from broker.core.objects import Spec
+
+# Seconds in which a cell has to answer.
+ANSWER_S: Final = 2.0
+# Requests under way to one cell; more wait for their turn within the time.
+_AT_ONCE: Final = 32
+_BACKLOG: Final = 128
+# The header with the actor, and the mark of a request that came through the socket of a cell, in its state.
+ACTOR_HEADER: Final = "sluice-actor"
+OF_CELL: Final = "of_cell"
+_ANSWERED: Final = ("content-type", "etag", "location", "retry-after", "content-disposition")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer of a cell."""
+
+    cell: int
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        """True unless it is a problem."""
+        return self.status < 400
+
+    @property
+    def value(self) -> Any:
+        """What its body says; None where it is empty."""
+        return jsontext.decode(self.body) if self.body else None
+
+    @property
+    def detail(self) -> str:
+        """The sentence of a problem."""
+        with contextlib.suppress(jsontext.JsonError):
+            value = self.value
+            if isinstance(value, dict):
+                reasons = [str(error.get("message", "")) for error in value.get("errors", ())]
+                return "; ".join([str(value.get("detail", "")), *filter(None, reasons)])
+        return f"it answered with the status {self.status}"
+
+    def response(self) -> Response:
+        """The same answer to the client of the front."""
+        kept = {name: text for name, text in self.headers.items() if name in _ANSWERED}
+        return Response(self.body, self.status, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A cell that has not answered, and why."""
+
+    cell: int
+    why: str
+
+    def shown(self) -> Spec:
+        """The cell as answers name it."""
+        return {"cell": self.cell, "why": self.why}
+
+
+def actor_of_header(text: str) -> Actor | None:
+    """The actor that a cell names; None if the text is none."""
+    try:
+        shown = jsontext.decode(base64.urlsafe_b64decode(text.encode()))
+        role = shown["role"]
+        if role is not None and role not in get_args(Role):
+            return None
+        return Actor(
+            shown["name"],
+            role,
+            None if shown["kinds"] is None else frozenset(shown["kinds"]),
+            None if shown["topics"] is None else tuple(shown["topics"]),
+            tuple(shown["streams"]),
+            inf if shown["until_s"] is None else float(shown["until_s"]),
+        )
+    except (binascii.Error, ValueError, TypeError, KeyError):
+        return None
+
+
+def header_of_actor(actor: Actor) -> str:
+    """The actor in the form of the header."""
+    shown = {
+        "name": actor.name,
+        "role": actor.role,
+        "kinds": None if actor.kinds is None else sorted(actor.kinds),
+        "topics": None if actor.topics is None else list(actor.topics),
+        "streams": list(actor.streams),
+        "until_s": None if actor.until_s == inf else actor.until_s,
+    }
+    return base64.urlsafe_b64encode(jsontext.encode(shown)).decode()
+
+
+def is_of_cell(request: HTTPConnection) -> bool:
+    """True if a request came through the socket that only cells use."""
+    return getattr(request.state, OF_CELL, False) is True
+
+
+def socket_path(directory: int, number: int) -> str:
+    """The socket of a cell's API; short, however long the path of the directory is."""
+    return f"/proc/self/fd/{directory}/api-{number}.sock"
+
+
+def bind_socket(place: Place) -> socket.socket:
+    """The socket on which a cell serves its API to the others; replaces what an earlier process left."""
+    place.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = os.open(place.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path = socket_path(directory, place.number)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        mask = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(mask)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(directory)
+    return listener
+
+
+class CellCalls:
+    """Asks the other cells over connections that are kept."""
+
+    def __init__(self, place: Place, token: str) -> None:
+        self._place = place
+        self._token = token
+        self._directory: int | None = None
+        self._clients: dict[int, httpx.AsyncClient] = {}
+
+    def start(self) -> None:
+        """Be ready to ask; connections are opened when they are needed."""
+        self._directory = os.open(self._place.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for number in self._place.others:
+            transport = httpx.AsyncHTTPTransport(
+                uds=socket_path(self._directory, number),
+                limits=httpx.Limits(max_connections=_AT_ONCE, keepalive_expiry=30.0),
+            )
+            self._clients[number] = httpx.AsyncClient(transport=transport, trust_env=False)
+
+    async def stop(self) -> None:
+        """Close all connections. May be called twice."""
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+    async def ask(
+        self,
+        cell: int,
+        method: str,
+        target: str,
+        *,
+        actor: Actor,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        within_s: float = ANSWER_S,
+    ) -> Reply | Away:
+        """The answer of a cell. ``target`` is the path, encoded, with the query."""
+        client = self._clients.get(cell)
+        if client is None:
+            return Away(cell, "this process is stopping")
+        sent = {**(headers or {}), **self._identity(actor)}
+        try:
+            async with asyncio.timeout(within_s):
+                response = await client.request(
+                    method, _url(target), content=body, headers=sent, timeout=None
+                )
+        except TimeoutError:
+            return Away(cell, f"no answer in {within_s:g} s")
+        except (httpx.HTTPError, OSError):
+            return Away(cell, "it does not run")
+        return Reply(cell, response.status_code, response.content, dict(response.headers))
+
+    async def lines(
+        self, cell: int, method: str, target: str, actor: Actor
+    ) -> AsyncIterator[bytes]:
+        """The lines of an answer as they come, whole ones at a time; none where the cell does not answer."""
+        client = self._clients.get(cell)
+        if client is None:
+            return
+        sent = self._identity(actor)
+        with contextlib.suppress(httpx.HTTPError, OSError):
+            async with client.stream(method, _url(target), headers=sent, timeout=None) as response:
+                rest = b""
+                async for chunk in response.aiter_raw() if response.is_success else _nothing():
+                    whole, end, rest = (rest + chunk).rpartition(b"\n")
+                    if end:
+                        yield whole + end
+
+    def _identity(self, actor: Actor) -> dict[str, str]:
+        return {
+            "Authorization": f"Bearer {self._token}",
+            "Accept-Encoding": "identity",
+            ACTOR_HEADER: header_of_actor(actor),
+        }
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    for chunk in ():
+        yield chunk
+
+
+def _url(target: str) -> httpx.URL:
+    return httpx.URL(scheme="http", host="localhost", raw_path=target.encode("ascii"))
+
+
+def reply_of(cell: int, response: Response) -> Reply:
+    """The answer of this cell."""
+    return Reply(cell, response.status_code, bytes(response.body), dict(response.headers))
+
+
+def there(answer: Reply | Away) -> Reply:
+    """The answer of a cell; raises where there is none."""
+    if isinstance(answer, Away):
+        raise not_there(answer)
+    return answer
+
+
+def not_there(away: Away) -> Unavailable:
+    """The answer where an operation needs a cell that does not answer."""
+    return Unavailable(f"cell {away.cell} does not answer: {away.why}", retry_after_s=1)

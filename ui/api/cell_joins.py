@@ -1,0 +1,222 @@
+"""Answers of several cells as one: numbers added, pages merged, metrics with the label of their cell."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.core import jsontext
+from broker.core.objects import Spec
+
+# Chunks of lines that wait to be sent.
+_WAITING: Final = 32
+# Members of pages that only the front reads: the place of each item for a cursor, its key in the order of the list
+# where that is another, and which parts of it fall.
+_OF_MERGING: Final = ("places", "keys", "falls")
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+_OTHER_CELL: Final = re.compile(r'(^|,)cell="')
+
+SHOWS_PLACES: ContextVar[bool] = ContextVar("shows_places", default=False)
+"""True if pages of lists have the members by which the front merges them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Members by which answers are joined, as ``broker.core.resources.Verb`` describes them."""
+
+    sums: Sequence[str] = ()
+    merged_by: str | Mapping[str, str] = ""
+    key: str = ""
+    absent: Mapping[str, Any] | None = None
+    is_paged: bool = False
+
+
+def without_places(page: Mapping[str, Any]) -> Spec:
+    """A page without the members that only the front reads."""
+    return {name: value for name, value in page.items() if name not in _OF_MERGING}
+
+
+class Falling:
+    """A value that comes before smaller ones."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __lt__(self, other: Falling) -> bool:
+        return bool(other.value < self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Falling) and self.value == other.value
+
+    __hash__ = None  # type: ignore[assignment]  # only compared
+
+
+def summed(first: Any, second: Any) -> Any:
+    """Two answers as one: numbers added, lists one behind the other, members by their names."""
+    if first is None or second is None:
+        return second if first is None else first
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first or second
+    if isinstance(first, (int, float)) and isinstance(second, (int, float)):
+        return first + second
+    if isinstance(first, list) and isinstance(second, list):
+        return [*first, *second]
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {
+            **first,
+            **{name: summed(first.get(name), value) for name, value in second.items()},
+        }
+    return first
+
+
+def labelled_series(answer: Spec, cell: int) -> Spec:
+    """The series of an answer with the label ``cell``."""
+    series = [
+        {**one, "labels": {**one.get("labels", {}), "cell": str(cell)}} for one in answer["series"]
+    ]
+    return {**answer, "series": series}
+
+
+def labelled_metrics(texts: Mapping[int, str], count: int) -> str:
+    """Metrics of cells as one text: those of one name together, each with the label ``cell``. A label of that name that
+    they have already, of another cell, becomes ``peer``."""
+    heads: dict[str, dict[str, str]] = {}
+    samples: dict[str, list[str]] = {}
+    for cell, text in sorted(texts.items()):
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("# "):
+                _, word, family, *_ = line.split(" ", 3)
+                heads.setdefault(family, {}).setdefault(word, line)
+            elif (sample := _SAMPLE.fullmatch(line)) is not None:
+                name, labels, value = sample.groups()
+                more = _OTHER_CELL.sub(r'\1peer="', labels or "")
+                shown = f'cell="{cell}"' + (f",{more}" if more else "")
+                samples.setdefault(family, []).append(f"{name}{{{shown}}} {value}")
+    lines = ["# HELP sluice_cell_up 1 if the cell answers", "# TYPE sluice_cell_up gauge"]
+    lines += [f'sluice_cell_up{{cell="{cell}"}} {int(cell in texts)}' for cell in range(count)]
+    for family in sorted(samples):
+        lines += [*heads.get(family, {}).values(), *samples[family]]
+    return "\n".join(lines) + "\n"
+
+
+async def interleaved(sources: Iterable[AsyncIterable[Any]]) -> AsyncIterator[Any]:
+    """What any of the sources gives, as it comes."""
+    queue: asyncio.Queue[Any] = asyncio.Queue(_WAITING)
+    ended = object()
+
+    async def drain(source: AsyncIterable[Any]) -> None:
+        try:
+            async for chunk in source:
+                await queue.put(chunk)
+        finally:
+            await queue.put(ended)
+
+    tasks = [asyncio.create_task(drain(source), name="lines of cells") for source in sources]
+    try:
+        going = len(tasks)
+        while going:
+            chunk = await queue.get()
+            if chunk is ended:
+                going -= 1
+            else:
+                yield chunk
+    finally:
+        for task in tasks:
+            task.cancel()
+        while not queue.empty():
+            queue.get_nowait()
+
+
+def sort_key(item: Mapping[str, Any], by: str) -> Any:
+    value = item[by.lstrip("-")]
+    return Falling(value) if by.startswith("-") else value
+
+
+def is_place(start: Any) -> bool:
+    return (
+        isinstance(start, list)
+        and 0 < len(start) <= 4
+        and all(type(value) in (int, str) for value in start)
+    )
+
+
+def merged_pages(
+    pages: Mapping[int, Spec], starts: Sequence[Any], limit: int, key: str, by: str
+) -> Spec:
+    """The first items of the pages of cells in their common order, and where the following page begins."""
+    rows: list[tuple[Any, int, int]] = []
+    places: dict[int, list[Any]] = {}
+    for cell, page in sorted(pages.items()):
+        items = page["items"]
+        if key:
+            first = starts[cell][0] + 1 if starts[cell] else 0
+            places[cell] = [[first + at, item[key]] for at, item in enumerate(items)]
+        elif "places" in page:
+            places[cell] = page["places"]
+        for at, item in enumerate(items):
+            order: Any = ()
+            if by:
+                order = (sort_key(item, by),)
+            elif "places" in page:
+                falls = page.get("falls") or ()
+                order = tuple(
+                    Falling(value) if part < len(falls) and falls[part] else value
+                    for part, value in enumerate(page.get("keys", page["places"])[at])
+                )
+            rows.append((order, cell, at))
+    is_ordered = bool(by) or all("places" in page for page in pages.values())
+    rows.sort(key=lambda row: (row[0], row[1], row[2]) if is_ordered else (row[1], row[2]))
+    if not key and not all(cell in places for cell in pages):
+        first_cell = next((cell for _, cell, _ in rows), None)
+        rows = [row for row in rows if row[1] == first_cell]  # one cell follows the other
+    shown = rows[:limit]
+    taken = dict.fromkeys(pages, 0)
+    for _, cell, _ in shown:
+        taken[cell] += 1
+    following = list(starts)
+    for cell, page in pages.items():
+        following[cell] = _after(page, taken[cell], starts[cell], places.get(cell))
+    is_over = all(following[cell] is False for cell in pages)
+    totals = [page.get("total") for page in pages.values()]
+    first_page = pages[min(pages)] if pages else {"items": []}
+    extra = without_places(first_page)
+    for cell in sorted(pages)[1:]:
+        extra = {
+            name: summed(value, pages[cell].get(name))
+            if name not in ("items", "next", "total", "total_is_estimate")
+            else value
+            for name, value in extra.items()
+        }
+    return {
+        **extra,
+        "items": [{**pages[cell]["items"][at], "cell": cell} for _, cell, at in shown],
+        "next": None if is_over else encoded_places(following),
+        "total": None if None in totals else sum(totals),
+        "total_is_estimate": any(page.get("total_is_estimate") for page in pages.values()),
+    }
+
+
+def encoded_places(places: Sequence[Any]) -> str:
+    """The cursor with the place of each cell."""
+    return base64.urlsafe_b64encode(jsontext.encode([*places])).decode()
+
+
+def _after(page: Spec, taken: int, start: Any, places: Sequence[Any] | None) -> Any:
+    """The place of a cell behind the items that are shown: False at its end, the old one where none is shown."""
+    if taken == len(page["items"]):
+        following = page["next"]
+        if following is None:
+            return False
+        return jsontext.decode(base64.urlsafe_b64decode(following.encode()))
+    if taken == 0:
+        return start
+    assert places is not None  # else a cell's whole page is shown
+    return places[taken - 1]
