@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from heapq import nlargest
-from typing import Any, Final, Literal, NotRequired
+from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
@@ -55,7 +55,6 @@ class LongQueue(QueueRow):
     connected: bool
     durable: bool
     zone: str
-    cell: NotRequired[int]
 
 
 class Purged(TypedDict):

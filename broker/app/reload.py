@@ -161,7 +161,7 @@ class ConfigReload:
                 service: Any = node.object_services.get(kind.path)
                 if not kind.abilities.can_reorder or service is None:
                     continue
-                names = [spec["name"] for spec in node.sections.section(section).specs()]
+                names = [spec["name"] for spec in node.sections.section(section).load()]
                 if names == [spec[kind.key] for spec in service.list()]:
                     continue
                 try:

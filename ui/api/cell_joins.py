@@ -116,8 +116,9 @@ async def interleaved(sources: Iterable[AsyncIterable[Any]]) -> AsyncIterator[An
         try:
             async for chunk in source:
                 await queue.put(chunk)
-        finally:
-            await queue.put(ended)
+        except Exception as error:  # noqa: BLE001 - raised to the reader
+            await queue.put(error)
+        await queue.put(ended)
 
     tasks = [asyncio.create_task(drain(source), name="lines of cells") for source in sources]
     try:
@@ -126,21 +127,23 @@ async def interleaved(sources: Iterable[AsyncIterable[Any]]) -> AsyncIterator[An
             chunk = await queue.get()
             if chunk is ended:
                 going -= 1
+            elif isinstance(chunk, Exception):
+                raise chunk
             else:
                 yield chunk
     finally:
         for task in tasks:
             task.cancel()
-        while not queue.empty():
-            queue.get_nowait()
 
 
 def sort_key(item: Mapping[str, Any], by: str) -> Any:
+    """The value of a member for sorting; with ``-`` in front of its name, larger ones come first."""
     value = item[by.lstrip("-")]
     return Falling(value) if by.startswith("-") else value
 
 
 def is_place(start: Any) -> bool:
+    """True if a value of a cursor can be the place of an item."""
     return (
         isinstance(start, list)
         and 0 < len(start) <= 4
@@ -212,10 +215,10 @@ def encoded_places(places: Sequence[Any]) -> str:
 def _after(page: Spec, taken: int, start: Any, places: Sequence[Any] | None) -> Any:
     """The place of a cell behind the items that are shown: False at its end, the old one where none is shown."""
     if taken == len(page["items"]):
-        following = page["next"]
-        if following is None:
-            return False
-        return jsontext.decode(base64.urlsafe_b64decode(following.encode()))
+        following: str | None = page["next"]
+        return following is not None and jsontext.decode(
+            base64.urlsafe_b64decode(following.encode())
+        )
     if taken == 0:
         return start
     assert places is not None  # else a cell's whole page is shown

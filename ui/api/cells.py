@@ -360,17 +360,17 @@ class Faces:
         SHOWS_PLACES.set(True)
         joining = asked.joining
         if not joining.is_paged:
-            replies, away = await self._all(asked, act)
+            replies, missing = await self._all(asked, act)
             page = self._whole(asked, [reply for reply in replies if reply.is_good])
-            away += [Away(reply.cell, reply.detail) for reply in replies if not reply.is_good]
+            missing += [Away(reply.cell, reply.detail) for reply in replies if not reply.is_good]
             if joining.absent is not None:
                 nothing = dict.fromkeys(page["items"][0])
                 page["items"] += [
-                    {**nothing, **joining.absent, "number": missing.cell} for missing in away
+                    {**nothing, **joining.absent, "number": cell.cell} for cell in missing
                 ]
                 page["items"].sort(key=lambda row: row["number"])
                 page["total"] = len(page["items"])
-            return _with_missing(page, away)
+            return _with_missing(page, missing)
         limit: int = asked.values["limit"]
         starts = self._starts(asked.values.get("cursor"))
         own = self.place.number

@@ -122,7 +122,7 @@ def _actor_of_cell(request: HTTPConnection, authorization: str) -> Actor:
     token = f"Bearer {context_of(request).token}"
     if not hmac.compare_digest(authorization.encode("utf-8", "surrogateescape"), token.encode()):
         raise unauthorized("the token is wrong")
-    actor = actor_of_header(request.headers.get(ACTOR_HEADER, ""))
+    actor: Actor | None = actor_of_header(request.headers.get(ACTOR_HEADER, ""))
     if actor is None:
         raise unauthorized("expected the actor that the cell asks for")
     return actor
