@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -301,3 +303,50 @@ def test_a_tail_has_the_messages_of_all_cells(cells: Cells) -> None:
             if seen == {"tail/a", "tail/b"}:
                 break
     assert seen == {"tail/a", "tail/b"}
+
+
+HOSTILE = [
+    "", "a", "d-00", "d-01", "%00", "%2F", "..%2F..", "é", "%ED%A0%80", "a" * 300, "-1", "0", "99999999999999999999",
+    "e30=", "W10=", "[]", "{}", "null", "true", "#", "+/#", "2026-01-01T00:00:00Z", "\\x00", "tcp:x",
+]  # fmt: skip
+BODIES: list[Any] = [
+    None, {}, {"name": "a"}, {"clientids": []}, {"clientids": ["d-00", 7, None]}, {"clientids": "d-00"},
+    {"clientid": 5}, {"clientid": "no", "filters": []}, {"clientid": "no", "subscriptions": [{"filter": "a"}]},
+    {"filter": "#"}, {"filter": 3}, {"dry_run": True}, {"as": "clientid", "who": ""}, {"order": []}, {"value": [1]},
+]  # fmt: skip
+NOT_CALLED = ("cells:adopt", ":reload", "/backup", "topics/tail", "audit-log:export", "/session")
+
+
+def test_random_requests_get_an_answer(cells: Cells, devices: list[str]) -> None:
+    chance = Random(7)
+    with cells.front.client() as api:
+        paths = api.get("/openapi.json").json()["paths"]
+        operations = [
+            (method.upper(), path.removeprefix("/api/v1"), operation)
+            for path, methods in paths.items()
+            for method, operation in methods.items()
+            if operation["x-resource"]["at"] not in ("here", "config", "single")
+            and not any(part in path for part in NOT_CALLED)
+        ]
+        assert len(operations) > 40
+        for _ in range(400):
+            method, path, operation = chance.choice(operations)
+            target = re.sub(r"\{[^}]*\}", lambda _: chance.choice(HOSTILE) or "x", path)
+            names = [
+                each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"
+            ]
+            query = {
+                name: chance.choice(HOSTILE)
+                for name in names
+                if name not in ("wait", "drain") and chance.random() < 0.3
+            }
+            body = chance.choice(BODIES) if method in ("POST", "PUT", "PATCH") else None
+            try:
+                request = api.build_request(method, target, params=query, json=body)
+            except httpx.InvalidURL:
+                continue
+            answer = api.send(request)
+            what = f"{method} {target} {query} {body}: {answer.status_code} {answer.text[:500]}"
+            assert answer.status_code < 500, what
+            assert "incomplete" not in answer.text, what
+        assert api.get("/clients").status_code == 200
