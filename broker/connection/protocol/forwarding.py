@@ -109,40 +109,44 @@ class Forwarding:
             raise protocol_error("PUBLISH has neither a topic nor a topic alias")
         return self._plans.plan(topic) if c.permits is None else c.permits.plan(topic, first)
 
-    def run(self, c: Connection, routes: SessionRoutes, chunk: bytes, count: int) -> int:
-        """Hand a run of QoS 0 packets, as they came, to their subscribers; returns their number."""
+    def run(
+        self,
+        c: Connection,
+        routes: SessionRoutes,
+        chunk: bytes,
+        count: int,
+        *,
+        is_unrecorded: bool = False,
+    ) -> int:
+        """Hand a run of QoS 0 packets, as they came, to their subscribers; returns their number. Some may have to be
+        recorded, unless the run ``is_unrecorded``."""
         if self.together.run:
             self.together.deliver()
         watch = routes.watch
         if watch is not None:
-            picked = watch.picks(c.client, count)
+            picked = -1 if is_unrecorded else watch.picks(c.client, count)
             if picked >= 0:
                 self._run_picked(c, routes, watch, chunk, count, picked)
                 return count
-        self._run_short(c, routes, chunk, count)
-        return count
-
-    def _run_short(self, c: Connection, routes: SessionRoutes, chunk: bytes, count: int) -> None:
-        """Hand on a run of packets none of which is recorded."""
+            watch.forwards(chunk, count, c.client, c.now_ns, is_v5=c.is_v5)
         figures = self._figures
-        if routes.watch is not None:
-            routes.watch.forwards(chunk, count, c.client, c.now_ns, is_v5=c.is_v5)
         figures.packets_received.value += count
         figures.received[0].value += count
         figures.passed.value += count
         figures.published_bytes_received.value += len(chunk)
         if routes.is_empty:
             self._pipeline.no_subscribers(count)
-            return
+            return count
         if routes.only_group is not None:
             figures.sent[0].value += routes.only_group.offer_run(chunk, c.client, c.now_ns)
-            return
+            return count
         same, other = (
             (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
         )
         self.hand_out(c, same, chunk, count)
         if other:
             self.hand_out(c, other, in_other_version(chunk, from_v5=c.is_v5), count)
+        return count
 
     def _run_picked(
         self,
@@ -162,7 +166,8 @@ class Forwarding:
             if number != picked:
                 continue
             if number > passed:
-                self._run_short(c, routes, chunk[start:position], number - passed)
+                before = chunk[start:position]
+                self.run(c, routes, before, number - passed, is_unrecorded=True)
             figures.packets_received.value += 1
             figures.received[0].value += 1
             figures.published_bytes_received.value += stop - position
@@ -177,7 +182,7 @@ class Forwarding:
                 break
             picked = passed + position_of_next
         if passed < count:
-            self._run_short(c, routes, chunk[start:], count - passed)
+            self.run(c, routes, chunk[start:], count - passed, is_unrecorded=True)
 
     def run_together(self, run: Sequence[tuple[Connection, bytes]], routes: SessionRoutes) -> None:
         """Hand QoS 0 packets of several clients of one version, as they came, to the subscribers they have in
