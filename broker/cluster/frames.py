@@ -52,7 +52,7 @@ class Frame(NamedTuple):
 
     type: FrameType
     body: bytes
-    count: int = 0
+    messages: int = 0
     flags: int = 0
 
 
@@ -82,6 +82,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     """Identity of the other cell's session log that ``kept`` is about; empty for none."""
     kept: _Number = 0
     """Offset in that log up to which everything is committed here."""
+    came: _Number = 0
+    """Offset in that log up to which records arrived, and need not be sent again."""
 
 
 class RouteChanges(msgspec.Struct, array_like=True, frozen=True):

@@ -69,13 +69,12 @@ class Inbox:
 
     is_v5 = True
 
-    def __init__(
-        self, hub: Hub, routes: OwnRoutes, number: int, on_released: Callable[[int], None]
-    ) -> None:
+    def __init__(self, hub: Hub, routes: OwnRoutes, on_released: Callable[[int], None]) -> None:
         self._hub = hub
         self._routes = routes
         self._on_released = on_released
-        self.client = Client(f"cell {number}")
+        # not known, and no client's identifier
+        self.client = Client("")
         self.now_ns = 0
 
     def take_live(self, body: bytes, position_of_next: int) -> tuple[int, list[int]]:

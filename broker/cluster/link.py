@@ -9,10 +9,12 @@ the loop, or once the kernel has taken those before, so frames grow with load.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
+from uuid import uuid4
 
 from broker.cluster.frames import (
     OF_LOG,
@@ -31,28 +33,22 @@ from broker.cluster.frames import (
     encoded,
     header,
 )
-from broker.cluster.inbox import Inbox
+from broker.cluster.inbox import Inbox, OwnRoutes
 from broker.cluster.log_sender import LogSender
-from broker.cluster.remote import (
-    MAX_TRANSIT_BYTES,
-    MAX_TRANSITS,
-    MAX_UNSENT_BYTES,
-    LinkBox,
-    RemoteCell,
-    Transit,
-    Transits,
-    packet_of,
-)
-from broker.cluster.routes import Kind
+from broker.cluster.positions import Positions
+from broker.cluster.routes import Interest, Kind
+from broker.cluster.transits import MAX_TRANSIT_BYTES, MAX_TRANSITS, Transit, Transits
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
+from broker.connection.hub import Hub
+from broker.core.cells import Place
 from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
+from broker.observe.metrics import Counter
 from broker.routing.router import Target
-
-if TYPE_CHECKING:
-    from broker.cluster.links import Links
+from broker.session.outbox import Outbox, PendingWrites
+from broker.session.state import UNLIMITED_BYTES
 
 _log = getLogger(__name__)
 
@@ -63,27 +59,39 @@ _BUSY_BYTES: Final = 64 * 1024
 # Filters in one frame, and their bytes.
 _FILTERS: Final = 4096
 _FILTER_BYTES: Final = 512 * 1024
+# Seconds within which the other cell says HELLO.
+_HELLO_S: Final = 5.0
 # Seconds after which the live subscribers of a cell that is away are forgotten.
 GRACE_S: Final = 10.0
+# Bytes of packets that wait for the kernel: from half of this on publishers wait.
+MAX_UNSENT_BYTES: Final = 4 * 1024 * 1024
+# The packet identifier of a message in a LIVE frame says nothing: positions are counted.
+_PACKET_ID: Final = b"\0\1"
 
 
 class Channel(asyncio.Protocol):
     """One connection of a link. It belongs to none until the other cell has said HELLO."""
 
-    def __init__(self, links: Links, link: Link | None) -> None:
-        self._links = links
+    def __init__(self, common: Common, link: Link | None) -> None:
+        self._common = common
         self.link = link
         self._decoder = FrameDecoder()
         self.transport: asyncio.Transport | None = None
         self.is_begun = False
+        self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass of asyncio's
         self.transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_BUSY_BYTES)
-        self._links.channels.add(self)
+        self._common.channels.add(self)
+        self._common.hub.context.later(_HELLO_S, self._expect_begun)
         if self.link is not None:
-            self.write(encoded(self._links.hello(self.link)))
+            self.write(encoded(self.link.hello()))
+
+    def _expect_begun(self) -> None:
+        if not self.is_begun:
+            self.abort()
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection has ended."""
@@ -98,7 +106,7 @@ class Channel(asyncio.Protocol):
                     return
         except FrameError as error:
             _log.error("link.bad_frame cell=%s reason=%s", self._name, error)
-            self._links.bad_frames.value += 1
+            self._common.bad_frames.value += 1
             self.abort()
 
     @property
@@ -113,11 +121,11 @@ class Channel(asyncio.Protocol):
         if frame.type is not FrameType.HELLO:
             raise FrameError(f"expected HELLO, got {frame.type.name}")
         hello = decoded(Hello, frame)
-        link = self._links.link_of(hello)
+        link = self._common.link_of(hello)
         if self.link is None:
             link.hang_up()
             self.link = link
-            self.write(encoded(self._links.hello(link)))
+            self.write(encoded(link.hello()))
         elif self.link is not link:
             raise FrameError(f"expected cell {self.link.number}, got {link.number}")
         self.is_begun = True
@@ -140,8 +148,9 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._over()
-        self._links.channels.discard(self)
+        self._common.channels.discard(self)
         self.transport = None
+        self.ended.set()
 
     def _over(self) -> None:
         if self.is_begun and self.link is not None and self.link.channel is self:
@@ -151,43 +160,51 @@ class Channel(asyncio.Protocol):
 class Link:
     """Everything that this cell and another one send each other."""
 
-    def __init__(self, links: Links, number: int) -> None:
-        self._links = links
+    def __init__(self, common: Common, number: int) -> None:
+        self._common = common
         self.number = number
-        self.hub = hub = links.hub
+        self.hub = hub = common.hub
         self.withholding = hub.withholding
-        counter = links.metrics.counter
-        cell = str(number)
-        self.sent_live = counter("cell_messages_sent", "live messages sent to a cell", cell=cell)
+        counter = hub.context.metrics.counter
+        peer = str(number)
+        self.sent_live = counter("cell_messages_sent", "live messages sent to a cell", peer=peer)
         self.sent_logged = counter(
-            "cell_records_sent", "records of the session log sent to a cell", cell=cell
+            "cell_records_sent", "records of the session log sent to a cell", peer=peer
         )
         self.received_live = counter(
             "cell_messages_received",
             "live messages of QoS 1 and 2 that came from a cell",
-            cell=cell,
+            peer=peer,
         )
         self.received_logged = counter(
-            "cell_records_received", "records of a session log that came from a cell", cell=cell
+            "cell_records_received", "records of a session log that came from a cell", peer=peer
         )
+        self._dropped: dict[str, Counter] = {}
         self.channel: Channel | None = None
         self.is_up = self.is_busy = self.is_crowded = False
         self.box = LinkBox(hub.context.pending_writes, self)
         self.live = RemoteCell(self, is_durable=False)
         self.durable = RemoteCell(self, is_durable=True)
+        self.client_id = self.durable.client_id
         self._transits = Transits()
         self._lives = 0
         """Times that the link came up or went down."""
         self._barrier = 0
-        """Live messages go by the session log until the other cell has committed all below this offset."""
+        """Live messages of QoS 1 wait until the other cell has committed all below this offset; 0 for none."""
+        self._corked: list[Transit] = []
         # what came
         self._incarnations = 0
         self.heard = ""
         self.live_count = 0
         self.held: set[int] = set()
-        self.log_heard, self.kept_here = links.position_of(number)
-        self._kept_next = self.kept_here
+        self.log_heard, self.kept_here = common.positions.at(number)
+        self._came = self._sealed_at = self.kept_here
         """Offset up to which records came; committed up to ``kept_here``."""
+        self._logged: deque[LogRecords] = deque()
+        """Frames that came while a commit group with earlier ones is written: were that to fail, the position in a
+        later group would be wrong."""
+        self._is_open = self._is_flying = False
+        hub.context.writer.before_commit(self._sealed)
         self._inbox = self._new_inbox()
         self._answers: dict[int, tuple[list[int], list[int]]] = {}
         """Positions or offsets held and released since the last TAKEN, by its flags."""
@@ -198,20 +215,28 @@ class Link:
         self.routed = 0
         """Version of this cell's filters that the other one follows."""
         self._stored_kept = -1
-        self.log = LogSender(self, links.kept_by(number))
-        for text, kind, since_offset in links.stored_routes(number):
+        self.log = LogSender(self, common.positions.kept_by(number))
+        self.keep_kept()
+        for text, kind, since_offset in common.positions.routes_of(number):
             self._put_route(text, kind, since_offset)
 
     def _new_inbox(self) -> Inbox:
         self._incarnations += 1
         released = partial(self._released, self._incarnations)
-        return Inbox(self.hub, self._links.own_routes, self.number, released)
+        return Inbox(self.hub, self._common.own_routes, released)
 
     # -- the connection --
 
     def begin(self, channel: Channel, hello: Hello) -> None:
         """The other cell said HELLO: send what it lacks."""
-        links = self._links
+        common = self._common
+        is_log_known = hello.log_heard == common.positions.identity
+        if is_log_known and max(hello.kept, hello.came) > self.hub.session_log.log_next:
+            common.positions.renew()
+            raise FrameError(
+                f"HELLO frame: expected an offset up to {self.hub.session_log.log_next}, got {hello.kept}: the store"
+                " of this cell lost its newest records"
+            )
         self.channel = channel
         self.is_up = True
         self._lives += 1
@@ -223,13 +248,12 @@ class Link:
             self._inbox = self._new_inbox()
         if hello.log != self.log_heard:
             self.log_heard = hello.log
-            self.kept_here = 0
-        self._kept_next = self.kept_here
+            self.kept_here = self._came = self._sealed_at = 0
         again: list[bytes] | None = []
-        if hello.heard == links.incarnation:
+        if hello.heard == common.incarnation:
             again = self._transits.resume(hello.live, hello.held)
         else:
-            self.count_dropped("link_lost", self._transits.end())
+            self._end_transits()
             self._transits = Transits()
         if again is None:
             raise FrameError(f"HELLO frame: expected fewer live messages than {hello.live}")
@@ -239,10 +263,9 @@ class Link:
         self.is_crowded = False
         if again:
             self.send_live(again)
-        self.log.begin(hello.kept if hello.log_heard == links.log_identity else 0)
+        self.log.begin(*((hello.kept, hello.came) if is_log_known else (0, 0)))
         self.routed = 0
-        self.tell(links.interest.all(), links.version, is_whole=True)
-        links.came_up(self)
+        self.tell(common.interest.all(), common.interest.version, is_whole=True)
         _log.info("link.up cell=%d", self.number)
 
     def end(self) -> None:
@@ -261,8 +284,9 @@ class Link:
         if lost:
             self.count_dropped("link_lost", lost)
         self.log.end()
+        self._logged.clear()
         self.hub.context.later(GRACE_S, self._forget, self._lives)
-        self._links.went_down(self)
+        self._common.check_told()
         _log.warning("link.down cell=%d", self.number)
 
     def hang_up(self) -> None:
@@ -274,7 +298,7 @@ class Link:
         """The other cell is away for long: its live subscribers are gone."""
         if lives != self._lives:
             return
-        self.count_dropped("link_lost", self._transits.end())
+        self._end_transits()
         for text, (kind, _) in list(self.routes.items()):
             if not Kind.of(kind).is_durable:
                 self._remove_route(text)
@@ -283,12 +307,26 @@ class Link:
         """The node stops: no publisher waits any longer."""
         self.hang_up()
         self._lives += 1
-        self._transits.end()
+        self._end_transits()
+        self.log.end_transits()
+
+    def _end_transits(self) -> None:
+        """Live messages that the other cell has not taken are lost: their subscribers are gone."""
+        self._corked.clear()
+        self.count_dropped("link_lost", self._transits.end())
 
     def send(self, frame: bytes) -> None:
         """Send a frame, if the link is up."""
         if self.channel is not None:
             self.channel.write(frame)
+
+    def send_in_order(self, frame: bytes) -> None:
+        """Send a frame behind the packets that wait."""
+        box = self.box
+        if box.chunks:
+            self.send_live(box.chunks[:])
+            box.chunks.clear()
+        self.send(frame)
 
     def write(self, data: bytes) -> None:
         """See ``Outbox``: packets go by ``send_live``."""
@@ -323,14 +361,11 @@ class Link:
             return
         self.sent_live.value += 1
         packet = packet_of(outgoing, 0, self.hub.context.clock.now_ns(), retain=retain)
-        box = self.box
         if self.is_crowded and not self.takes_more():
             self.sent_live.value -= 1
             self.count_dropped("link_full", 1)
             return
-        box.chunks.append(packet)
-        if not box.is_dirty:
-            box.mark()
+        self.box.add_sent(packet)
 
     def send_acknowledged(
         self, cell: RemoteCell, outgoing: Outgoing, qos: int, retain: bool
@@ -338,20 +373,19 @@ class Link:
         """Send a message of QoS 1 or 2: live, or by the session log where it must outlive this process or would
         overtake others."""
         message = outgoing.message
-        if qos == 2 or self._barrier > self.log.kept:
+        if qos == 2:
             addressed = Outgoing(
                 message.changed(message.topic, message.payload, qos, retain, message.properties)
             )
             target: Target[Any] = Target(self.durable, qos, retain, ())
             self.hub.session_log.keep(addressed, [target], True)
-            if qos == 1:
-                self._barrier = self.hub.session_log.since_offset
             return
         transits = self._transits
         is_over = len(transits) >= MAX_TRANSITS or transits.size_bytes >= MAX_TRANSIT_BYTES
         receipt = message.receipt
         transit = Transit(
-            self, packet_of(outgoing, qos, self.hub.context.clock.now_ns(), retain=retain)
+            self.withholding,
+            packet_of(outgoing, qos, self.hub.context.clock.now_ns(), retain=retain),
         )
         waits = self.withholding.wait_for(transit, outgoing.size_bytes, receipt)
         if not waits and (is_over or (receipt is not None and receipt.is_over)):
@@ -359,14 +393,31 @@ class Link:
             return
         transits.add(transit)
         self.sent_live.value += 1
-        if self.is_up:
-            box = self.box
-            box.chunks.append(transit.packet)
-            if not box.is_dirty:
-                box.mark()
+        if self._barrier:
+            transit.is_corked = True
+            self._corked.append(transit)
+        elif self.is_up:
+            self.box.add_sent(transit.packet)
         if len(transits) * 2 > MAX_TRANSITS or transits.size_bytes * 2 > MAX_TRANSIT_BYTES:
             self._crowd()
             self.hub.backpressure.crowded(cell)  # type: ignore[arg-type]
+
+    def _hold_up_live(self) -> None:
+        """Messages for a filter came by the session log until now: those that come live must not overtake them."""
+        self._barrier = self.hub.session_log.since_offset
+        self.hub.context.writer.when_committed(lambda _: self.uncork())
+
+    def uncork(self) -> None:
+        """Send what had to wait for the session log, once that is with the other cell."""
+        if not self._barrier or not self.log.is_past(self._barrier):
+            return
+        self._barrier = 0
+        corked = self._corked
+        self._corked = []
+        for transit in corked:
+            transit.is_corked = False
+            if self.is_up:
+                self.box.add_sent(transit.packet)
 
     def check_crowd(self) -> None:
         """The kernel takes no more for now: where much waits, packets go the careful way."""
@@ -405,10 +456,25 @@ class Link:
                 cell.fast = cell.box
                 self.hub.backpressure.relieved(cell)  # type: ignore[arg-type]
 
+    def count_logged(self, count: int) -> None:
+        """Count records that were sent."""
+        self.sent_logged.value += count
+
+    def _dropped_by(self, why: str) -> Counter:
+        counter = self._dropped.get(why)
+        if counter is None:
+            counter = self._dropped[why] = self.hub.context.metrics.counter(
+                "cell_messages_dropped",
+                "messages that a cell did not get, by reason",
+                peer=str(self.number),
+                reason=why,
+            )
+        return counter
+
     def count_dropped(self, why: str, count: int) -> None:
         """Count messages that the other cell does not get, by reason."""
         if count:
-            self._links.dropped(self.number, why).value += count
+            self._dropped_by(why).value += count
 
     # -- frames --
 
@@ -437,11 +503,12 @@ class Link:
         elif frame.type is FrameType.KEPT:
             if not self.log.take_kept(decoded(Kept, frame).offset):
                 raise FrameError("KEPT frame: expected an offset below the next record's")
+            self.uncork()
         elif frame.type is FrameType.ROUTES:
             self._take_routes(decoded(RouteChanges, frame))
         elif frame.type is FrameType.ROUTED:
             self.routed = decoded(Routed, frame).version
-            self._links.check_told()
+            self._common.check_told()
         elif frame.type is FrameType.HELLO:
             raise FrameError("expected one HELLO, got another")
 
@@ -455,7 +522,7 @@ class Link:
         answers = self._answers
         self._answers = {}
         for flags, (held, released) in answers.items():
-            before = self._kept_next if flags & OF_LOG else self.live_count
+            before = self._came if flags & OF_LOG else self.live_count
             self.send(encoded(Taken(before, held, released), flags))
 
     def _released(self, incarnation: int, key: int) -> None:
@@ -472,39 +539,53 @@ class Link:
 
     def _take_logged(self, frame: LogRecords) -> None:
         """Hand the records on, and store the position in the commit group that holds what of them is kept."""
-        writer = self.hub.context.writer
+        if self._is_flying:
+            self._logged.append(frame)
+            return
         held, _ = self._answer(OF_LOG)
         for record in frame.records:
-            if record.offset < self._kept_next:
+            if record.offset < self._came:
                 continue
-            self._kept_next = record.offset + 1
+            self._came = record.offset + 1
             self.received_logged.value += 1
             if self._inbox.take_logged(record, -record.offset - 1):
                 held.append(record.offset)
-        following = self._kept_next = max(self._kept_next, frame.following)
-        self._links.keep_position(self.number, self.log_heard, following)
-        writer.when_committed(partial(self._committed, self._lives, following))
+        self._came = max(self._came, frame.following)
+        self._common.positions.keep_at(self.number, self.log_heard, self._came)
+        if not self._is_open:
+            self._is_open = True
+            self.hub.context.writer.when_committed(self._committed)
 
-    def _committed(self, lives: int, following: int, error: BaseException | None) -> None:
-        if lives != self._lives:
-            if error is None:
-                self.kept_here = max(self.kept_here, following)
-            return
+    def _sealed(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._is_flying = True
+            self._sealed_at = self._came
+
+    def _committed(self, error: BaseException | None) -> None:
+        self._is_flying = False
+        waiting = self._logged
+        self._logged = deque()
         if error is not None:  # sent again from the position that is committed
+            self._came = self.kept_here
             self.hang_up()
             return
-        self.kept_here = following
-        self.send(encoded(Kept(following)))
+        self.kept_here = self._sealed_at
+        self.send(encoded(Kept(self.kept_here)))
+        for frame in waiting:
+            self._take_logged(frame)
 
     def keep_kept(self) -> None:
         """Store how far the other cell has committed this cell's log, for a restart."""
         if self.log.kept != self._stored_kept:
             self._stored_kept = self.log.kept
-            self._links.keep_kept(self.number, self.log.kept)
+            self._common.positions.keep_kept(self.number, self.log.kept)
 
     # -- routes --
 
-    def tell(self, changes: Any, version: int, *, is_whole: bool = False) -> None:
+    def tell(
+        self, changes: Iterable[tuple[str, int | None]], version: int, *, is_whole: bool = False
+    ) -> None:
         """Tell the other cell which filters changed, or all of them."""
         part: list[tuple[str, int | None]] = []
         size = 0
@@ -568,7 +649,7 @@ class Link:
         )
         earlier = self.routes.get(text)
         if earlier is not None and Kind.of(earlier[0]).is_durable and not kind.is_durable:
-            self._barrier = self.hub.session_log.since_offset
+            self._hold_up_live()
         self.routes[text] = (kind_number, subscription)
         self.has_durable = self.has_durable or kind.is_durable
         cell: Any = self.durable if kind.is_durable else self.live
@@ -583,8 +664,8 @@ class Link:
         self.hub.router.remove_remote(cell, route[1].filter)
         if not Kind.of(route[0]).is_durable:
             return False
-        self._barrier = self.hub.session_log.since_offset
-        self._links.keep_route(self.number, text, None)
+        self._hold_up_live()
+        self._common.positions.keep_route(self.number, text, None)
         self.has_durable = any(Kind.of(kind).is_durable for kind, _ in self.routes.values())
         return True
 
@@ -593,20 +674,192 @@ class Link:
     ) -> bool:
         """Store a filter with durable sessions behind it; returns whether something is stored."""
         if Kind.of(kind).is_durable:
-            self._links.keep_route(self.number, text, (kind, since_offset))
+            self._common.positions.keep_route(self.number, text, (kind, since_offset))
             return True
         if earlier is not None and Kind.of(earlier[0]).is_durable:
-            self._links.keep_route(self.number, text, None)
+            self._common.positions.keep_route(self.number, text, None)
             return True
         return False
 
     def hello(self) -> Hello:
         """This cell's HELLO on the link."""
-        links = self._links
+        common = self._common
+        place = common.place
         return Hello(
-            PROTOCOL, links.place.number, links.place.count, links.incarnation, links.log_identity, self.heard,
-            self.live_count, sorted(self.held), self.log_heard, self.kept_here,
+            PROTOCOL, place.number, place.count, common.incarnation, common.positions.identity, self.heard,
+            self.live_count, sorted(self.held), self.log_heard, self.kept_here, self._came,
         )  # fmt: skip
+
+
+class LinkBox(Outbox):
+    """Packets that wait to be put into a frame: at the end of a turn, or once the kernel took the one before."""
+
+    __slots__ = ("_counted", "_link")
+
+    def __init__(self, pending: PendingWrites, link: Link) -> None:
+        super().__init__(pending, link.write)
+        self._link = link
+        self._counted = 0
+
+    def add(self, chunk: bytes) -> None:
+        """A packet that goes the careful way, since the link is full."""
+        link = self._link
+        if link.is_crowded and not link.takes_more():
+            self.messages_out -= 1
+            link.count_dropped("link_full", 1)
+            return
+        super().add(chunk)
+
+    def add_sent(self, packet: bytes) -> None:
+        """A packet that the link counts itself."""
+        self.chunks.append(packet)
+        if not self.is_dirty:
+            self.mark()
+
+    def flush(self) -> int:
+        self.is_dirty = False
+        link = self._link
+        if link.is_busy:
+            link.check_crowd()
+            return 0
+        chunks = self.chunks[:]
+        self.chunks.clear()
+        return link.send_live(chunks) if chunks else 0
+
+    def take_count(self) -> int:
+        """Number of QoS 0 messages that connections added since the last call."""
+        count = self.messages_out - self._counted
+        self._counted = self.messages_out
+        return count
+
+
+class _ClosedWindow:
+    """The window of a subscriber that wants to see each message of QoS 1 and 2."""
+
+    quota = 0
+
+
+_CLOSED: Final = _ClosedWindow()
+
+
+class RemoteCell:
+    """Another cell among the subscribers of a topic: for filters with live subscribers only, or durable ones too.
+
+    Has what the router and the ways of a message look at of ``broker.session.session.Session``.
+    """
+
+    __slots__ = ("box", "client_id", "fast", "is_durable", "is_waited_for", "link", "name")
+
+    is_v5 = True
+    is_ended = has_to_wait = keeps_qos0 = is_behind = False
+    may_have = None
+    max_packet_bytes = UNLIMITED_BYTES
+    window = _CLOSED
+    queue: Sequence[object] = ()
+    owner = None
+
+    def __init__(self, link: Link, *, is_durable: bool) -> None:
+        self.link = link
+        self.is_durable = is_durable
+        self.client_id = f"\0cell:{link.number}"
+        self.name = f"cell {link.number}"
+        self.box: Outbox | None = None
+        self.fast: Outbox | None = None
+        self.is_waited_for = True
+
+    @property
+    def outlives(self) -> bool:
+        """True if it gets messages without a connection, by the session log."""
+        return self.is_durable
+
+    @property
+    def is_away(self) -> bool:
+        """True if the link is down."""
+        return self.box is None
+
+    def take_packets(self, packets: bytes, count: int) -> bool:
+        """Send ``count`` encoded QoS 0 PUBLISH; False if ``deliver`` must check each first."""
+        box = self.fast
+        if box is None:
+            return False
+        box.chunks.append(packets)
+        if not box.is_dirty:
+            box.mark()
+        self.link.sent_live.value += count
+        return True
+
+    def deliver(
+        self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> None:
+        """Take a message that is not in the session log."""
+        del identifiers
+        if qos:
+            self.link.send_acknowledged(self, outgoing, qos, retain)
+        else:
+            self.link.send_qos0(outgoing, retain)
+
+    def accept_logged(
+        self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> None:
+        """Take a message that was committed to the session log; ``pump`` sends it."""
+        del identifiers
+        self.link.log.accept(offset, outgoing, qos, retain)
+
+    def pump(self) -> None:
+        """Send what was accepted."""
+        self.link.log.flush()
+
+    def drop(self, outgoing: Outgoing, why: str) -> None:
+        """Count a message that it does not get."""
+        del outgoing
+        self.link.count_dropped(why, 1)
+
+    def count_dropped(self, why: str, count: int) -> None:
+        """Count messages that it does not get since the link is down."""
+        del why
+        self.link.count_dropped("link_lost", count)
+
+
+class Common:
+    """Everything that the links of a cell share. ``check_told`` is called when a cell follows more of this cell's
+    filters, or is away."""
+
+    def __init__(
+        self, place: Place, hub: Hub, interest: Interest, check_told: Callable[[], None]
+    ) -> None:
+        self.place = place
+        self.hub = hub
+        self.interest = interest
+        self.check_told = check_told
+        self.incarnation = uuid4().hex
+        self.positions = Positions(hub.context.writer)
+        self.own_routes = OwnRoutes(hub)
+        self.channels: set[Channel] = set()
+        self.bad_frames = hub.context.metrics.counter(
+            "cell_bad_frames", "connections of links that ended with bytes that are no frames"
+        )
+        self.links = {number: Link(self, number) for number in place.others}
+
+    def link_of(self, hello: Hello) -> Link:
+        """The link that a HELLO belongs to.
+
+        Raises:
+            FrameError: it is of another protocol, or of no other cell.
+        """
+        if hello.protocol < PROTOCOL:
+            raise FrameError(f"HELLO frame: expected protocol {PROTOCOL}, got {hello.protocol}")
+        if hello.cells != self.place.count:
+            raise FrameError(f"HELLO frame: expected {self.place.count} cells, got {hello.cells}")
+        link = self.links.get(hello.cell)
+        if link is None:
+            raise FrameError(f"HELLO frame: expected another cell, got {hello.cell}")
+        return link
+
+
+def packet_of(outgoing: Outgoing, qos: int, now_ns: int, *, retain: bool) -> bytes:
+    """The PUBLISH as it is sent to another cell."""
+    head, tail = outgoing.parts_for(True, qos, retain, (), now_ns)
+    return head + _PACKET_ID + tail if qos else head + tail
 
 
 def _qos0_in(packets: bytes) -> int:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from broker.cluster.frames import LoggedRecord, LogRecords, encoded
-from broker.cluster.remote import Transit
+from broker.cluster.transits import Transit
 from broker.codec.outgoing import Outgoing
+from broker.connection.hub import Hub
 from broker.connection.sessions.log import REFILL_RECORDS
 from broker.core.message import Message
 from broker.core.stored import record_of
-
-if TYPE_CHECKING:
-    from broker.cluster.link import Link
 
 # Records and bytes that the other cell has not committed: with more it is behind.
 MAX_UNKEPT: Final = 8192
@@ -29,17 +27,41 @@ _FRAME_BYTES: Final = 256 * 1024
 _RECORD_BYTES: Final = 64
 
 
+class Outlet(Protocol):
+    """A link as the session log sees it."""
+
+    is_up: bool
+    has_durable: bool
+    """True if the other cell has filters of durable sessions."""
+    client_id: str
+
+    @property
+    def hub(self) -> Hub:
+        """The parts of this cell."""
+
+    def send_in_order(self, frame: bytes) -> None:
+        """Send a frame behind the packets that wait."""
+
+    def uncork(self) -> None:
+        """Send what waits for the session log, once that is with the other cell."""
+
+    def count_logged(self, count: int) -> None:
+        """Count records that were sent."""
+
+    def count_dropped(self, why: str, count: int) -> None:
+        """Count messages that the other cell does not get, by reason."""
+
+
 class LogSender:
     """Sends the session log's records for one other cell, from ``next_offset`` on; all below ``kept`` are committed
     there."""
 
-    def __init__(self, link: Link, kept: int | None) -> None:
+    def __init__(self, link: Outlet, kept: int | None) -> None:
         self._link = link
         self._log = link.hub.session_log
         self.kept = self._log.log_next if kept is None else kept
         self.next_offset = self.kept
         self.is_behind = kept is not None
-        self.sent = 0
         self._batch: list[LoggedRecord] = []
         self._batch_bytes = 0
         self._unkept: deque[tuple[int, int]] = deque()
@@ -47,39 +69,43 @@ class LogSender:
         self._reads = False
         self._expected: dict[int, Transit] = {}
         """Messages whose records are not committed, by identity of what is sent."""
-        self._transits: dict[int, Transit] = {}
-        """Committed ones that the other cell's subscribers do not have, by offset, in order."""
-        self._held: set[int] = set()
-        """Offsets of those that slow subscribers hold there."""
+        self._transits: deque[tuple[int, Transit]] = deque()
+        """Committed ones that have not arrived, with their offsets."""
+        self._held: dict[int, Transit] = {}
+        """Those that slow subscribers hold there, by offset."""
 
     def expect(self, outgoing: Outgoing) -> None:
         """A message is appended for the cell: while the link is up, its publisher waits until subscribers have it."""
         if not self._link.is_up or outgoing.message.receipt is None:
             return
-        transit = Transit(self._link, b"")
-        if self._link.withholding.wait_for(transit, outgoing.size_bytes, outgoing.message.receipt):
+        transit = Transit(self._link.hub.withholding, b"")
+        if self._link.hub.withholding.wait_for(
+            transit, outgoing.size_bytes, outgoing.message.receipt
+        ):
             self._expected[id(outgoing)] = transit
             transit.outgoing = outgoing
 
     def taken(self, before: int, held: Sequence[int], released: Sequence[int]) -> None:
         """Subscribers of the other cell have the records before an offset, but those held, now or earlier."""
         keeps = set(held)
-        for offset in list(self._transits):
-            if offset >= before:
-                break
-            if offset not in self._held:
-                if offset in keeps:
-                    self._held.add(offset)
-                else:
-                    self._transits.pop(offset).end()
+        transits = self._transits
+        while transits and transits[0][0] < before:
+            offset, transit = transits.popleft()
+            if offset in keeps:
+                self._held[offset] = transit
+            else:
+                transit.end()
         for offset in released:
-            if offset in self._held:
-                self._held.discard(offset)
-                self._transits.pop(offset).end()
+            if (transit_held := self._held.pop(offset, None)) is not None:
+                transit_held.end()
 
     def end_transits(self) -> None:
         """No publisher waits for the other cell any longer: what it has to get is in the log."""
-        ended = [*self._expected.values(), *self._transits.values()]
+        ended = [
+            *self._expected.values(),
+            *(transit for _, transit in self._transits),
+            *self._held.values(),
+        ]
         self._expected.clear()
         self._transits.clear()
         self._held.clear()
@@ -90,7 +116,7 @@ class LogSender:
         """A record for the cell was committed."""
         if self._expected and (transit := self._expected.pop(id(outgoing), None)) is not None:
             transit.outgoing = None
-            self._transits[offset] = transit
+            self._transits.append((offset, transit))
         if offset < self.next_offset or self.is_behind:
             return
         if not self._link.is_up or self._is_full:
@@ -130,9 +156,8 @@ class LogSender:
         batch = self._batch
         self._batch = []
         self._batch_bytes = 0
-        self.sent += len(batch)
-        self._link.sent_logged.value += len(batch)
-        self._link.send(encoded(LogRecords(batch, batch[-1].offset + 1)))
+        self._link.count_logged(len(batch))
+        self._link.send_in_order(encoded(LogRecords(batch, batch[-1].offset + 1)))
 
     def take_kept(self, offset: int) -> bool:
         """The other cell committed all below an offset; False if not so much was sent."""
@@ -146,20 +171,28 @@ class LogSender:
             self.refill()
         return True
 
-    def begin(self, kept: int) -> None:
-        """The link is up, and the other cell has committed all below an offset."""
+    def is_past(self, offset: int) -> bool:
+        """True if the other cell has committed all that it has to get below an offset."""
+        if self.kept >= offset:
+            return True
+        return not self._unkept and not self.is_behind and self._log.log_next >= offset
+
+    def begin(self, kept: int, came: int) -> None:
+        """The link is up. The other cell has committed all below ``kept``, and got all below ``came``."""
         self.kept = min(max(self.kept, kept), self._log.log_next)
-        self.next_offset = self.kept
+        self.next_offset = min(max(self.kept, came), self._log.log_next)
+        unkept = self._unkept
+        while unkept and unkept[-1][0] >= self.next_offset:
+            self._unkept_bytes -= unkept.pop()[1]
+        self.take_kept(self.kept)
         self.is_behind = True
         self.refill()
 
     def end(self) -> None:
-        """The link is down: what was not committed there is read again."""
+        """The link is down: what did not arrive there is read again."""
         self._batch = []
-        self._batch_bytes = self._unkept_bytes = 0
-        self._unkept.clear()
+        self._batch_bytes = 0
         self.end_transits()
-        self.next_offset = self.kept
         self.is_behind = True
 
     def refill(self) -> None:
@@ -184,6 +217,7 @@ class LogSender:
         else:
             self.next_offset = records[-1][0] + 1
         self.flush()
+        self._link.uncork()
 
     def _form(
         self, offset: int, message: Message, addressee: str | None
@@ -191,11 +225,11 @@ class LogSender:
         """QoS and RETAIN with which the cell gets a record; None if it does not."""
         link = self._link
         if addressee is not None:
-            return (message.qos, message.retain) if addressee == link.durable.client_id else None
+            return (message.qos, message.retain) if addressee == link.client_id else None
         matching: Sequence[tuple[Any, Any]] = [
             (cell, subscription)
             for cell, subscription in link.hub.router.remote(message.topic)
-            if cell.client_id == link.durable.client_id and subscription.since_offset <= offset
+            if cell.client_id == link.client_id and subscription.since_offset <= offset
         ]
         if not any(cell.is_durable for cell, _ in matching):
             return None
@@ -209,7 +243,7 @@ class LogSender:
         link = self._link
         if not self._unkept and not self.is_behind:
             self.kept = self.next_offset = max(self.kept, self._log.log_next)
-        elif self.is_behind and not link.is_up and not link.has_durable:
+        elif not self._unkept and not link.is_up and not link.has_durable:
             self.kept = self.next_offset = self._log.log_next
         elif self.kept < bound:
             link.count_dropped("cell_behind", bound - self.kept)

@@ -53,6 +53,8 @@ class Interest:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
+        self.version = 1
+        """Grows with each change that the other cells are told."""
         self._counts: dict[str, int] = {}
         """By filter: the number of subscriptions of each kind, ``_BITS`` bits each."""
         self.changed: dict[str, int | None] = {}
@@ -98,6 +100,7 @@ class Interest:
             if kind != was:
                 changes.append((text, kind))
         self.changed.clear()
+        self.version += bool(changes)
         return changes
 
     def all(self) -> Iterator[tuple[str, int | None]]:

@@ -2,24 +2,302 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from random import Random
+from typing import Any
 
-from broker.codec.packets import PubAck, Publish, PubRec, SubscriptionRequest
-from tests.support.linked_cells import cells
+import pytest
+
+from broker.codec.packets import (
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from tests.support.linked_cells import cells, linked
 from tests.support.mqtt_server import on_loop
+from tests.support.wire import WireClient
+
+_KEEPS: dict[str, Any] = {
+    "clean_start": False,
+    "properties": {"Session-Expiry-Interval": 3600},
+}
+
+
+async def publish(client: WireClient, topic: str, payload: bytes, qos: int, packet_id: int) -> int:
+    """Publish and wait for the acknowledgement; its reason code."""
+    client.send(Publish(topic, payload, qos, packet_id=packet_id if qos else 0))
+    if not qos:
+        return 0
+    heard: Any = await client.expect(PubAck if qos == 1 else PubRec)
+    if qos == 2:
+        client.send(PubRel(packet_id))
+        await client.expect(PubComp)
+    return int(heard.reason_code)
+
+
+async def receive(client: WireClient, count: int) -> list[Publish]:
+    """So many messages, acknowledged."""
+    received: list[Publish] = []
+    while len(received) < count:
+        packet = await client.receive()
+        if isinstance(packet, Publish):
+            received.append(packet)
+            if packet.qos:
+                client.send((PubAck if packet.qos == 1 else PubRec)(packet.packet_id))
+        elif isinstance(packet, PubRel):
+            client.send(PubComp(packet.packet_id))
+    return received
 
 
 @on_loop
 async def test_a_client_gets_what_one_of_another_cell_publishes(tmp_path: Path) -> None:
+    async with cells(3, tmp_path) as (one, two, three):
+        publisher = await one.node.client("p", 5)
+        subscribers = [await cell.node.client("s", 5) for cell in (one, two, three)]
+        for subscriber in subscribers:
+            assert await subscriber.subscribe(SubscriptionRequest("a/+", 2)) == [2]
+        for qos in (0, 1, 2):
+            assert await publish(publisher, "a/b", b"qos %d" % qos, qos, 1 + qos) == 0
+            for subscriber in subscribers:
+                [packet] = await receive(subscriber, 1)
+                assert (packet.topic, packet.payload, packet.qos) == ("a/b", b"qos %d" % qos, qos)
+        for subscriber in subscribers:
+            while isinstance(await subscriber.receive(), PubRel):
+                subscriber.send(PubComp(3))
+                break
+            await subscriber.silence()
+
+
+@on_loop
+async def test_the_highest_qos_and_retain_as_published_are_what_travels(tmp_path: Path) -> None:
     async with cells(2, tmp_path) as (one, two):
         publisher = await one.node.client("p", 5)
+        low = await two.node.client("low", 4)
+        high = await two.node.client("high", 5)
+        await low.subscribe(SubscriptionRequest("#", 0))
+        await high.subscribe(SubscriptionRequest("a/b", 1, retain_as_published=True))
+        properties = {"Content-Type": "text", "User-Property": [("k", "v"), ("k", "w")]}
+        publisher.send(Publish("a/b", b"x", 2, True, packet_id=7, properties=properties))
+        assert (await publisher.expect(PubRec)).reason_code == 0
+        [at_low], [at_high] = await receive(low, 1), await receive(high, 1)
+        assert (at_low.qos, at_low.retain) == (0, False)
+        assert (at_high.qos, at_high.retain, at_high.properties) == (1, True, properties)
+
+
+@on_loop
+async def test_a_filter_that_no_client_has_is_no_longer_sent(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        first, second = await two.node.client("1", 5), await two.node.client("2", 5)
+        for subscriber in (first, second):
+            await subscriber.subscribe(SubscriptionRequest("t", 1))
+        first.send(Unsubscribe(9, ["t"]))
+        await first.expect(UnsubAck)
+        assert await publish(publisher, "t", b"x", 1, 1) == 0
+        assert [packet.payload for packet in await receive(second, 1)] == [b"x"]
+        await first.silence()
+        await second.close()
+        await one.node.until(lambda: not one.node.server.hub.router.remote("t"))
+        assert await publish(publisher, "t", b"y", 1, 2) == 0x10
+
+
+@on_loop
+async def test_cells_are_no_clients(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
         subscriber = await two.node.client("s", 5)
-        assert await subscriber.subscribe(SubscriptionRequest("a/+", 2)) == [2]
-        for qos in (0, 1, 2):
-            publisher.send(Publish("a/b", b"qos %d" % qos, qos, packet_id=qos))
-            if qos == 1:
-                assert (await publisher.expect(PubAck)).reason_code == 0
-            if qos == 2:
-                assert (await publisher.expect(PubRec)).reason_code == 0
-            packet = await subscriber.expect(Publish)
-            assert (packet.topic, packet.payload, packet.qos) == ("a/b", b"qos %d" % qos, qos)
+        await subscriber.subscribe(SubscriptionRequest("t", 1), SubscriptionRequest("$SYS/#", 1))
+        router = one.node.server.hub.router
+        assert [cell.name for cell, _ in router.remote("t")] == ["cell 1"]
+        assert router.remote("$SYS/x") == []
+        assert router.matching("t") == router.subscribed("t") == []
+        assert router.subscription_count == 0
+        publisher = await one.node.client("p", 5)
+        await publish(publisher, "t", b"x", 0, 0)
+        await receive(subscriber, 1)
+        assert one.node.metrics.value("messages_sent", qos="0") == 0
+
+
+@on_loop
+async def test_a_will_reaches_the_clients_of_other_cells(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        subscriber = await two.node.client("s", 5)
+        await subscriber.subscribe(SubscriptionRequest("gone", 1))
+        leaver = await one.node.client("l", 5, will=Will("gone", b"l", 1))
+        leaver.abort()
+        assert [packet.payload for packet in await receive(subscriber, 1)] == [b"l"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@on_loop
+async def test_a_session_that_is_away_gets_everything_once_and_in_order(
+    qos: int, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        subscriber = await two.node.client("s", 5, **_KEEPS)
+        await subscriber.subscribe(SubscriptionRequest("t", 2))
+        await subscriber.close()
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("#", 1))
+        for number in range(1, 21):
+            if number in (5, 6, 13):
+                one.cut(1)
+            assert await publish(publisher, "t", b"%d" % number, qos, number) == 0
+        expected = [b"%d" % number for number in range(1, 21)]
+        assert [packet.payload for packet in await receive(live, 20)] == expected
+        await two.node.until(lambda: two.node.server.hub.session_log.log_next == 20)
+        subscriber = await two.node.client("s", 5, **_KEEPS)
+        assert [packet.payload for packet in await receive(subscriber, 20)] == expected
+        await live.silence()
+
+
+@pytest.mark.parametrize("killed", ["source", "receiver", "both"])
+@on_loop
+async def test_kills_lose_and_double_nothing_for_a_durable_session(
+    killed: str, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        subscriber = await two.node.client("s", 5, **_KEEPS)
+        await subscriber.subscribe(SubscriptionRequest("t", 2))
+        await subscriber.close()
+        publisher = await one.node.client("p", 5, **_KEEPS)
+        number = 0
+        for _ in range(3):
+            for _ in range(7):
+                number += 1
+                assert await publish(publisher, "t", b"%d" % number, 2, number) == 0
+            for cell in (one, two):
+                if killed in ("both", "source" if cell is one else "receiver"):
+                    await cell.kill()
+            for cell in (one, two):
+                if not cell.is_running:
+                    await cell.start()
+            if killed != "receiver":
+                await publisher.close()
+                publisher = await one.node.client("p", 5, **_KEEPS)
+        await linked([one, two])
+        await two.node.until(lambda: two.node.server.hub.session_log.log_next >= number)
+        subscriber = await two.node.client("s", 5, **_KEEPS)
+        expected = [b"%d" % position for position in range(1, number + 1)]
+        assert [packet.payload for packet in await receive(subscriber, number)] == expected
+
+
+@on_loop
+async def test_what_is_published_while_a_cell_is_away_waits_for_it(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        subscriber = await two.node.client("s", 5, **_KEEPS)
+        await subscriber.subscribe(SubscriptionRequest("t", 1))
+        await subscriber.close()
+        await two.kill()
+        publisher = await one.node.client("p", 5)
+        assert await publish(publisher, "t", b"1", 1, 1) == 0
+        await one.kill()  # the filters of the other cell are in this one's store
+        await one.start()
+        publisher = await one.node.client("p", 5)
+        assert await publish(publisher, "t", b"2", 1, 1) == 0
+        await two.start()
+        subscriber = await two.node.client("s", 5, **_KEEPS)
+        assert [packet.payload for packet in await receive(subscriber, 2)] == [b"1", b"2"]
+
+
+@on_loop
+async def test_a_publisher_waits_for_a_slow_subscriber_of_another_cell_and_others_do_not(
+    tmp_path: Path,
+) -> None:
+    limits = {"max_inflight": 1, "max_queued_messages": 4}
+    async with cells(2, tmp_path, **limits) as (one, two):
+        slow = await two.node.client("slow", 5)
+        quick = await two.node.client("quick", 5)
+        await slow.subscribe(SubscriptionRequest("slow", 1))
+        await quick.subscribe(SubscriptionRequest("quick", 1))
+        publisher = await one.node.client("p", 5)
+        publisher.send(*(Publish("slow", b"%d" % n, 1, packet_id=n) for n in range(1, 21)))
+        other = await one.node.client("o", 5)
+        for number in range(1, 31):
+            assert await publish(other, "quick", b"%d" % number, 1, number) == 0
+            await receive(quick, 1)
+        acknowledged = 0
+        while one.node.metrics.value("acknowledgements_withheld") > 20 - acknowledged:
+            acknowledged += 1
+            await publisher.expect(PubAck)
+        assert 0 < one.node.metrics.value("acknowledgements_withheld") < 20
+        got = await receive(slow, 20)
+        assert [packet.payload for packet in got] == [b"%d" % n for n in range(1, 21)]
+        for packet_id in range(acknowledged + 1, 21):
+            assert (await publisher.expect(PubAck)).packet_id == packet_id
+        assert two.node.metrics.value("deliveries_dropped", reason="queue_full") == 0
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+@on_loop
+async def test_a_cut_link_loses_doubles_and_reorders_nothing(
+    seed: int, qos: int, tmp_path: Path
+) -> None:
+    chance = Random(seed)
+    total = 60
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 2))
+        if seed:  # by the session log, and not live
+            kept = await two.node.client("kept", 5, **_KEEPS)
+            await kept.subscribe(SubscriptionRequest("+", 2))
+        for number in range(1, total + 1):
+            publisher.send(Publish("t", b"%d" % number, qos, packet_id=number))
+            if chance.random() < 0.2:
+                await publisher.drain()
+                await asyncio.sleep(0)
+                chance.choice((one.cut, two.cut))(1 if chance.random() < 0.5 else 0)
+        expected = list(range(1, total + 1))
+        for subscriber in (live, kept) if seed else (live,):
+            packets = await receive(subscriber, total)
+            assert [int(packet.payload) for packet in packets] == expected
+        for number in expected:
+            heard = await publisher.expect(PubAck if qos == 1 else PubRec)
+            assert heard.packet_id == number
+        if qos == 1:
+            await live.silence()
+
+
+@on_loop
+async def test_messages_keep_their_order_when_a_durable_session_comes_and_goes(
+    tmp_path: Path,
+) -> None:
+    total = 200
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 1))
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        for number in range(1, total + 1):
+            publisher.send(Publish("t", b"%d" % number, 1, packet_id=number))
+            if number % 20 == 10:
+                await kept.subscribe(SubscriptionRequest("t", 1))
+            if number % 20 == 0:
+                kept.send(Unsubscribe(number, ["t"]))
+        packets = await receive(live, total)
+        assert [int(packet.payload) for packet in packets] == list(range(1, total + 1))
+
+
+@on_loop
+async def test_live_subscribers_of_a_cell_that_restarts_are_gone(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as joined:
+        one, two = joined
+        publisher = await one.node.client("p", 5)
+        subscriber = await two.node.client("s", 5)
+        await subscriber.subscribe(SubscriptionRequest("t", 1))
+        await two.kill()
+        publisher.send(Publish("t", b"x", 1, packet_id=1))
+        await two.start()
+        assert (await publisher.expect(PubAck)).reason_code == 0
+        await linked(joined)
+        await one.node.until(lambda: not one.node.server.hub.router.remote("t"))
+        assert one.node.metrics.value("cell_messages_dropped", peer="1", reason="link_lost") == 1

@@ -9,16 +9,14 @@ from typing import Any
 
 from broker.cluster.links import Links
 from broker.core.cells import Place
-from broker.storage.memory import MemoryStore
-from broker.storage.store import Store
-from tests.support.mqtt_server import MovedClock, Node, running
+from tests.support.mqtt_server import GatedStore, MovedClock, Node, running
 from tests.support.waiting import until
 
 
 class Cell:
     """A cell that can be killed and started again with its store."""
 
-    def __init__(self, place: Place, store: Store, clock: MovedClock, settings: Any) -> None:
+    def __init__(self, place: Place, store: GatedStore, clock: MovedClock, settings: Any) -> None:
         self.place, self.store, self.clock = place, store, clock
         self._settings = settings
         self._running = AsyncExitStack()
@@ -45,6 +43,12 @@ class Cell:
             await self.links.stop()
             await self._running.aclose()
 
+    async def kill(self) -> None:
+        """The same, and nothing more is stored."""
+        self.store.fails = True
+        await self.stop()
+        self.store.fails = False
+
     def cut(self, other: int) -> None:
         """Cut the link to another cell off."""
         for link in self.links:
@@ -57,7 +61,7 @@ async def cells(count: int, run: Path, **settings: Any) -> AsyncIterator[list[Ce
     """Linked cells."""
     clock = MovedClock()
     started = [
-        Cell(Place(number, count, run), MemoryStore(), clock, settings) for number in range(count)
+        Cell(Place(number, count, run), GatedStore(), clock, settings) for number in range(count)
     ]
     try:
         for cell in started:
@@ -73,7 +77,7 @@ async def linked(joined: list[Cell]) -> None:
     """Wait until each cell is linked with each other, and they know each other's filters."""
     await until(
         lambda: all(
-            link.is_up and link.routed >= cell.links.version
+            link.is_up and link.routed >= cell.links.interest.version
             for cell in joined
             if cell.is_running
             for link in cell.links
