@@ -65,7 +65,7 @@ PROTO: Final = b'syntax = "proto3"; message Frame { double t = 1; }'
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A fresh broker with one client, which the examples are about, one delayed
-    message, and the stream of a quarantine."""
+    and one refused message, and the stream of a quarantine."""
     with running(tmp_path_factory.mktemp("api") / "data") as node:
         client = mqtt.Client(CallbackAPIVersion.VERSION2, "meter-7", protocol=mqtt.MQTTv5)
         lasting = Properties(PacketTypes.CONNECT)
@@ -74,6 +74,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         client.loop_start()
         client.publish("$delayed/600/meters/1/telemetry", b'{"t": 20}', 1).wait_for_publish(60)
         node.call("POST", "/streams", {"name": "refused"})
+        reserved = {"topic": "$SYS/brokers", "payload": "x"}  # a message that is refused
+        node.call("POST", "/messages:publish", reserved, expect=422)
         yield node
         client.disconnect()
         client.loop_stop()

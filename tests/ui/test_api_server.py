@@ -60,19 +60,21 @@ def test_a_stop_answers_requests_that_wait_and_logs_no_traceback(
     async def scenario() -> None:
         node = Node()
         waiting = asyncio.Event()
+        never = asyncio.Event()
 
         async def wait_for_ever(_: object) -> Outcome:
             waiting.set()
-            return await asyncio.Future()
+            await never.wait()
+            return Outcome(0)
 
         async def stream_for_ever(_: Request) -> StreamingResponse:
             async def chunks() -> AsyncIterator[bytes]:
                 yield b"first"
-                await asyncio.Future()
+                await never.wait()
 
             return StreamingResponse(chunks())
 
-        node.pipeline.publish_and_wait = wait_for_ever  # type: ignore[method-assign,assignment]
+        node.pipeline.publish_and_wait = wait_for_ever  # type: ignore[method-assign]
         app = create_app(node.context)
         app.router.routes.insert(0, Route("/stream", stream_for_ever))
         server = ApiServer(app, "127.0.0.1", 0)
