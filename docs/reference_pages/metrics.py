@@ -39,6 +39,7 @@ _LABELS: Final = {
     "connector": "A connector, as `mqtt:plant`.",
     "le": "Of a histogram: what took at most so long.",
     "limit": "The setting in section `mqtt` that limits it.",
+    "peer": "Number of another cell.",
     "listener": "A listener, as `tcp:default`.",
     "outcome": "How a call ended: `ok`, or what went wrong.",
     "qos": "0, 1 or 2.",
