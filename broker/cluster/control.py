@@ -33,7 +33,7 @@ from broker.observe.log import get_logger
 _log = get_logger(__name__)
 
 _AGAIN_S: Final = 0.2
-_ANSWER_S: Final = 10.0
+_ANSWER_S: Final = 30.0
 _STANDARD_ERROR: Final = 2
 
 MakeSockets = Callable[[], Awaitable[list[socket.socket]]]

@@ -248,9 +248,10 @@ class Acceptor:
             return
         origin = replace(origin, waiting=waiting)
         spare = _second(link) if self._tls is not None else None
+        door = self._door()
         try:
-            _, protocol = await self._loop.connect_accepted_socket(
-                lambda: self._protocol(origin), link, **self._options()
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_link(origin) if door is None else door, link, **self._options()
             )
         except TimeoutError as error:
             self._owner.refused(origin.host or peer_host, "tls_timeout", str(error))
@@ -259,16 +260,17 @@ class Acceptor:
             if spare is not None:
                 await self._say_last(spare, getattr(error, "alert", b""))
         else:
-            if isinstance(protocol, Doorway) and self._steering is not None:
-                await self._enter(self._steering, protocol, origin)
+            if door is not None and self._steering is not None:
+                await self._enter(self._steering, door, origin)
         finally:
             if spare is not None:
                 spare.close()
 
-    def _protocol(self, origin: Origin) -> asyncio.Protocol:
+    def _door(self) -> Doorway | None:
+        """What a TLS connection has in place of a link until its cell is known; None in a broker of one process."""
         steering = self._steering
         if steering is None or self._tls is None:
-            return self._make_link(origin)
+            return None
         return Doorway(steering.entrance(self._settings.web), self._loop)
 
     async def _steered(
