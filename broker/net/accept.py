@@ -124,6 +124,79 @@ class _Waiting:
         self.task.cancel()
 
 
+class _Arriving:
+    """A plain connection until its CONNECT is there, as the lobby sees it."""
+
+    is_busy: Final = False
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        owner: LinkOwner,
+        steering: Steering,
+        link: socket.socket,
+        address: tuple[Any, ...],
+        others: set[_Arriving],
+        arrived: Callable[[_Arriving], None],
+    ) -> None:
+        """``others`` has those that wait, this one among them."""
+        self._loop = loop
+        self._owner = owner
+        self._steering = steering
+        self.link = link
+        self.address = address
+        self._others = others
+        self._arrived = arrived
+        self.entrance = steering.entrance(None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def read(self) -> bool:
+        """Take what is there; True if nothing more has to be waited for."""
+        try:
+            data = self.link.recv(_READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:  # it has left
+            self.end()
+            return True
+        self.entrance.feed(data)
+        if not self.entrance.is_done:
+            return False
+        self._stop()
+        self._arrived(self)
+        return True
+
+    def wait(self) -> None:
+        """Wait for the rest, within the time for a CONNECT."""
+        self._others.add(self)
+        self._loop.add_reader(self.link, self.read)
+        self._timer = self._loop.call_later(self._steering.deadline_s(), self._too_late)
+        self._owner.wait(self, self.address[0])
+
+    def make_room(self) -> None:
+        """Cut it off: there are too many."""
+        self._owner.refused(self.address[0], "unauthenticated")
+        self.end()
+
+    def _too_late(self) -> None:
+        self._owner.refused(self.address[0], "connect_timeout")
+        self.end()
+
+    def end(self) -> None:
+        """Close it."""
+        self._stop()
+        self.link.close()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._loop.remove_reader(self.link)
+            self._owner.stop_waiting(self)
+            self._others.discard(self)
+
+
 class Acceptor:
     """Takes connections from the sockets of one listener until it is closed."""
 
@@ -150,10 +223,21 @@ class Acceptor:
         )
         self._loop = asyncio.get_running_loop()
         self._pending: set[asyncio.Task[None]] = set()
-        self._accepting = [self._begin(link) for link in sockets]
+        self._arriving: set[_Arriving] = set()
+        self._listening = sockets if self._passes_at_once else []
+        for listening in self._listening:
+            self._loop.add_reader(listening, self._accept_now, listening)
+        rest = [] if self._passes_at_once else sockets
+        self._accepting = [self._begin(listening) for listening in rest]
 
     def close(self) -> None:
         """Accept no more, and give up those that are not links yet."""
+        for listening in self._listening:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self._listening = []
+        for arriving in list(self._arriving):
+            arriving.end()
         for task in (*self._accepting, *self._pending):
             task.cancel()
 
@@ -165,58 +249,89 @@ class Acceptor:
         return task
 
     async def _accept(self, listening: socket.socket) -> None:
-        passed = 0
         while True:
             try:
                 link, address = await self._loop.sock_accept(listening)
             except ConnectionError:  # it left before it was taken
                 continue
             except OSError as error:  # no more file descriptors, no memory
-                _log.error(
-                    "listener.cannot_accept",
-                    bind=self._settings.bind,
-                    reason=error.strerror or str(error),
-                )
+                self._cannot_accept(error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
+            if self._owner.knock(address[0]):
+                self._go_on(link, address[0], None)
+            else:
+                link.close()
+
+    def _cannot_accept(self, error: OSError) -> None:
+        _log.error(
+            "listener.cannot_accept",
+            bind=self._settings.bind,
+            reason=error.strerror or str(error),
+        )
+
+    def _go_on(self, link: socket.socket, host: str, entrance: Entrance | None) -> None:
+        """Give a connection a task that makes it a link, or passes it on; ``entrance`` has what it has sent."""
+        waiting = _Waiting(self._owner, host)
+        task = waiting.task = self._loop.create_task(
+            self._prepare(link, waiting, entrance), name=f"open {host}"
+        )
+        self._owner.wait(waiting, host)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    def _accept_now(self, listening: socket.socket) -> None:
+        """Accept plain connections, most of which are passed on: without a task for each."""
+        for _ in range(_PER_TURN):
+            try:
+                link, address = listening.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue
+            except OSError as error:
+                self._cannot_accept(error)
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_PAUSE_S, self._accept_again, listening)
+                return
             if not self._owner.knock(address[0]):
                 link.close()
                 continue
-            entrance = None
-            if self._passes_at_once and (entrance := self._passed(link, address)) is None:
-                passed += 1
-                if (
-                    passed % _PER_TURN == 0
-                ):  # accepting does not give up its turn while connections wait
-                    await asyncio.sleep(0)
-                continue
-            waiting = _Waiting(self._owner, address[0])
-            task = waiting.task = self._loop.create_task(
-                self._prepare(link, waiting, entrance), name=f"open {address[0]}"
+            link.setblocking(False)
+            assert self._steering is not None
+            arriving = _Arriving(
+                self._loop,
+                self._owner,
+                self._steering,
+                link,
+                address,
+                self._arriving,
+                self._arrived,
             )
-            self._owner.wait(waiting, address[0])
-            self._pending.add(task)
-            task.add_done_callback(self._pending.discard)
+            if not arriving.read():
+                arriving.wait()
 
-    def _passed(self, link: socket.socket, address: tuple[Any, ...]) -> Entrance | None:
-        """Pass a connection whose CONNECT is there to the cell of its client; else what it has sent."""
-        assert self._steering is not None
+    def _accept_again(self, listening: socket.socket) -> None:
+        if listening in self._listening:
+            self._loop.add_reader(listening, self._accept_now, listening)
+
+    def _arrived(self, arriving: _Arriving) -> None:
+        """Pass a connection whose CONNECT is there to the cell of its client, or go on with it."""
         steering = self._steering
-        entrance = steering.entrance(self._settings.web)
-        try:
-            entrance.feed(link.recv(_READ_BYTES))
-        except OSError:  # nothing is there yet
-            return entrance
-        if not entrance.is_done:
-            return entrance
-        client_id = steering.client_of(entrance, Origin(address[0], address[1]))
-        if not client_id or steering.cells.has(client_id):
-            return entrance
-        origin = Origin(first=bytes(entrance.data))
-        if not steering.cells.pass_now(client_id, steering.listener, link, origin):
-            return entrance
-        link.close()
-        return None
+        assert steering is not None
+        entrance = arriving.entrance
+        link = arriving.link
+        client_id = steering.client_of(entrance, Origin(*arriving.address[:2]))
+        if (
+            client_id
+            and not steering.cells.has(client_id)
+            and steering.cells.pass_now(
+                client_id, steering.listener, link, Origin(first=bytes(entrance.data))
+            )
+        ):
+            link.close()
+        else:
+            self._go_on(link, arriving.address[0], entrance)
 
     async def _prepare(
         self, link: socket.socket, waiting: _Waiting, entrance: Entrance | None
