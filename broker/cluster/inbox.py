@@ -118,8 +118,14 @@ class Inbox:
                     run = routes
                     run_at = position
                     run_count = 0
+                # devices send much alike: what begins like this packet is of its topic and size
+                head = body[position : topic_end + 1]
+                size = stop - position
                 run_count += 1
                 position = stop
+                while body.startswith(head, position) and position + size <= end:
+                    run_count += 1
+                    position += size
                 continue
             self._hand_out(run, body[run_at:position], run_count)
             run = None

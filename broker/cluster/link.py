@@ -278,7 +278,7 @@ class Link:
         self.hub.context.figures.sent[0].value -= self.box.take_count()
         for cell in (self.live, self.durable):
             cell.box = cell.fast = None
-            self.hub.backpressure.relieved(cell)  # type: ignore[arg-type]
+            self.hub.backpressure.relieved(cell)
         self.is_crowded = False
         self._listed = None
         if lost:
@@ -400,7 +400,7 @@ class Link:
             self.box.add_sent(transit.packet)
         if len(transits) * 2 > MAX_TRANSITS or transits.size_bytes * 2 > MAX_TRANSIT_BYTES:
             self._crowd()
-            self.hub.backpressure.crowded(cell)  # type: ignore[arg-type]
+            self.hub.backpressure.crowded(cell)
 
     def _hold_up_live(self) -> None:
         """Messages for a filter came by the session log until now: those that come live must not overtake them."""
@@ -432,7 +432,7 @@ class Link:
     def takes_more(self) -> bool:
         """One more packet of QoS 0 comes to a link that is crowded; returns whether it may wait."""
         cell = self.live
-        self.hub.backpressure.crowded(cell)  # type: ignore[arg-type]
+        self.hub.backpressure.crowded(cell)
         return sum(map(len, self.box.chunks)) < (
             MAX_UNSENT_BYTES if cell.is_waited_for else MAX_UNSENT_BYTES // 2
         )
@@ -454,7 +454,7 @@ class Link:
             self.is_crowded = False
             for cell in (self.live, self.durable):
                 cell.fast = cell.box
-                self.hub.backpressure.relieved(cell)  # type: ignore[arg-type]
+                self.hub.backpressure.relieved(cell)
 
     def count_logged(self, count: int) -> None:
         """Count records that were sent."""

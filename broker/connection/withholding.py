@@ -170,7 +170,7 @@ class Withholding:
         return True
 
     def let_go(self, acknowledgement: Acknowledgement, size_bytes: int) -> None:
-        """A queue that is no subscriber's of this process lets an acknowledgement go."""
+        """Another cell lets an acknowledgement go."""
         self._messages -= 1
         self._bytes -= size_bytes + _MESSAGE_BYTES
         acknowledgement()

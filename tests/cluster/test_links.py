@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -252,10 +253,13 @@ async def test_a_cut_link_loses_doubles_and_reorders_nothing(
             await kept.subscribe(SubscriptionRequest("+", 2))
         for number in range(1, total + 1):
             publisher.send(Publish("t", b"%d" % number, qos, packet_id=number))
-            if chance.random() < 0.2:
+            if number % 6 == 0:
                 await publisher.drain()
-                await asyncio.sleep(0)
-                chance.choice((one.cut, two.cut))(1 if chance.random() < 0.5 else 0)
+                for _ in range(chance.randrange(12)):
+                    await asyncio.sleep(0)
+                chance.choice((partial(one.cut, 1), partial(two.cut, 0)))()
+                if chance.random() < 0.7:
+                    await linked([one, two])
         expected = list(range(1, total + 1))
         for subscriber in (live, kept) if seed else (live,):
             packets = await receive(subscriber, total)
