@@ -216,7 +216,9 @@ class CellCalls:
         with contextlib.suppress(httpx.HTTPError, OSError):
             async with client.stream(method, _url(target), headers=sent, timeout=None) as response:
                 rest = b""
-                async for chunk in response.aiter_raw() if response.is_success else _nothing():
+                async for chunk in response.aiter_raw():
+                    if not response.is_success:
+                        return
                     whole, end, rest = (rest + chunk).rpartition(b"\n")
                     if end:
                         yield whole + end
@@ -227,11 +229,6 @@ class CellCalls:
             "Accept-Encoding": "identity",
             ACTOR_HEADER: header_of_actor(actor),
         }
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    for chunk in ():
-        yield chunk
 
 
 def _url(target: str) -> httpx.URL:

@@ -170,9 +170,10 @@ def merged_pages(
                 order = (sort_key(item, by),)
             elif "places" in page:
                 falls = page.get("falls") or ()
+                keys: Sequence[Any] = page.get("keys") or page["places"]
                 order = tuple(
                     Falling(value) if part < len(falls) and falls[part] else value
-                    for part, value in enumerate(page.get("keys", page["places"])[at])
+                    for part, value in enumerate(keys[at])
                 )
             rows.append((order, cell, at))
     is_ordered = bool(by) or all("places" in page for page in pages.values())
