@@ -44,7 +44,7 @@ def walk(cells: list[Items], limit: int, page: Any, key: str = "", by: str = "")
         assert all(
             item["number"] == dict(map(reversed, cells[item["cell"]]))[item["name"]]
             for item in answer["items"]
-        )  # type: ignore[call-overload]
+        )
         items += [(item["number"], item["name"]) for item in answer["items"]]
         if answer["next"] is None:
             return items
@@ -68,7 +68,7 @@ def test_pages_with_places(
     def page(items: Items, start: Any) -> Any:
         ordered = sorted(items, key=key)
         if start is not None:
-            ordered = [item for item in ordered if key(item) > key(tuple(start))]  # type: ignore[arg-type]
+            ordered = [item for item in ordered if key(item) > key(tuple(start))]
         shown = ordered[:limit]
         return {
             "items": [{"number": number, "name": name} for number, name in shown],
@@ -88,11 +88,11 @@ def test_pages_of_whole_lists(cells: list[Items], limit: int, by: str) -> None:
     sign = -1 if by.startswith("-") else 1
 
     def page(items: Items, start: Any) -> Any:
-        rows = [{"number": number, "name": name} for number, name in items]
+        rows: list[dict[str, Any]] = [{"number": number, "name": name} for number, name in items]
         if member == "number":
-            rows.sort(key=lambda row: sign * int(row["number"]))
+            rows.sort(key=lambda row: sign * row["number"])
         elif member:
-            rows.sort(key=lambda row: str(row["name"]))
+            rows.sort(key=lambda row: row["name"])
         cursor = None if start is None else encode_cursor(*start)
         assert cursor is None or decode_cursor(cursor, (int, str))
         return page_of(rows, limit, cursor)

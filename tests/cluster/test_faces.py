@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from websockets.sync.client import connect
 
 from broker.admin.rights import Actor
 from tests.cluster.cells import Cells, running
@@ -33,7 +34,13 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cells]:
 @pytest.fixture(scope="module")
 def devices(cells: Cells) -> Iterator[list[str]]:
     """Clients of both cells, each connected to its own."""
-    names = sorted(f"d-{number:02}" for number in range(20))
+    every = [f"d-{number:03}" for number in range(300)]
+    names = sorted(
+        name
+        for cell in (0, 1)
+        for name in [name for name in every if cells.place.cell_of(name) == cell][:10]
+    )
+    assert len(names) == 20
     with ExitStack() as stack:
         for name in names:
             client = Client(cells.nodes[cells.place.cell_of(name)], name)
@@ -306,11 +313,11 @@ def test_a_tail_has_the_messages_of_all_cells(cells: Cells) -> None:
 
 
 HOSTILE = [
-    "", "a", "d-00", "d-01", "%00", "%2F", "..%2F..", "é", "%ED%A0%80", "a" * 300, "-1", "0", "99999999999999999999",
-    "e30=", "W10=", "[]", "{}", "null", "true", "#", "+/#", "2026-01-01T00:00:00Z", "\\x00", "tcp:x",
+    "", "a", "d-000", "d-200", "d-201", "%00", "%2F", "..%2F..", "é", "%ED%A0%80", "a" * 300, "-1", "0",
+    "99999999999999999999", "e30=", "W10=", "[]", "{}", "null", "true", "#", "+/#", "2026-01-01T00:00:00Z", "\\x00",
 ]  # fmt: skip
 BODIES: list[Any] = [
-    None, {}, {"name": "a"}, {"clientids": []}, {"clientids": ["d-00", 7, None]}, {"clientids": "d-00"},
+    None, {}, {"name": "a"}, {"clientids": []}, {"clientids": ["d-000", 7, None]}, {"clientids": "d-000"},
     {"clientid": 5}, {"clientid": "no", "filters": []}, {"clientid": "no", "subscriptions": [{"filter": "a"}]},
     {"filter": "#"}, {"filter": 3}, {"dry_run": True}, {"as": "clientid", "who": ""}, {"order": []}, {"value": [1]},
 ]  # fmt: skip
@@ -350,3 +357,18 @@ def test_random_requests_get_an_answer(cells: Cells, devices: list[str]) -> None
             assert answer.status_code < 500, what
             assert "incomplete" not in answer.text, what
         assert api.get("/clients").status_code == 200
+
+
+def test_the_live_channel_counts_the_clients_of_all_cells(cells: Cells, devices: list[str]) -> None:
+    address = f"{cells.front.url.replace('http', 'ws')}/api/v1/live"
+    with connect(address, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as live:
+        live.send(
+            json.dumps({"kind": "subscribe", "id": "s", "channel": "status", "parameters": {}})
+        )
+        expected = cells.front.call("GET", "/status")["connections"]
+        assert expected > sum(cells.place.cell_of(name) == 0 for name in devices)
+        while True:
+            frame = json.loads(live.recv(timeout=30))
+            assert frame["kind"] in ("snapshot", "delta"), frame
+            if frame["data"].get("connections") == expected:
+                break

@@ -76,6 +76,11 @@ def summed(first: Any, second: Any) -> Any:
     return first
 
 
+def added(first: Spec, second: Mapping[str, Any], names: Sequence[str]) -> Spec:
+    """The members of these names of two answers, added."""
+    return {name: summed(first.get(name), second[name]) for name in names if name in second}
+
+
 def labelled_series(answer: Spec, cell: int) -> Spec:
     """The series of an answer with the label ``cell``."""
     series = [

@@ -28,6 +28,7 @@ from ui.api.cell_calls import Away, CellCalls, Reply, not_there, reply_of, there
 from ui.api.cell_joins import (
     SHOWS_PLACES,
     Joining,
+    added,
     interleaved,
     is_place,
     labelled_metrics,
@@ -151,6 +152,33 @@ class Faces:
             if isinstance(answer, Reply) and answer.is_good:
                 texts[answer.cell] = answer.body.decode()
         return labelled_metrics(texts, self.place.count)
+
+    def watched(
+        self, target: str, sums: Sequence[str], own: Callable[[], Any]
+    ) -> Callable[[], Spec]:
+        """A function that adds to ``own`` what the other cells answered last, and asks them again."""
+        latest: dict[int, Spec] = {}
+        asking: set[asyncio.Task[None]] = set()
+
+        async def ask(cell: int) -> None:
+            answer = await self._calls.ask(cell, "GET", target, actor=Actor("front"))
+            if isinstance(answer, Reply) and answer.is_good:
+                latest[cell] = answer.value
+            else:
+                latest.pop(cell, None)
+
+        def look() -> Spec:
+            if not asking:
+                for cell in self.place.others:
+                    task = asyncio.create_task(ask(cell), name=f"{target} of cell {cell}")
+                    asking.add(task)
+                    task.add_done_callback(asking.discard)
+            total = dict(own())
+            for _, answer in sorted(latest.items()):
+                total |= added(total, answer, sums)
+            return total
+
+        return look
 
     # -- operations --
 
@@ -286,10 +314,7 @@ class Faces:
             value = reply.value
             if "series" in asked.joining.sums:
                 value = labelled_series(value, reply.cell)
-            chosen = asked.joining.sums or (value if isinstance(value, dict) else ())
-            total |= {
-                name: summed(total.get(name), value[name]) for name in chosen if name in value
-            }
+            total |= added(total, value, asked.joining.sums or list(value))
         return _with_missing(total, away)
 
     async def _first(self, asked: Asked, act: Act) -> Response:

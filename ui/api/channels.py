@@ -16,6 +16,7 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import Listed, Spec
+from broker.core.resources import resources
 from ui.api.context import ApiContext
 from ui.api.filters import FILTERS, ListFilter, state_of
 from ui.api.json_bodies import plain
@@ -248,13 +249,22 @@ class Channel:
 def channels_of(context: ApiContext) -> dict[str, Channel]:
     """The channels over what the server offers, by name."""
     objects = _Objects(context)
+    faces = context.faces
+
+    def own_status() -> Any:
+        return context.status()
+
+    status = own_status
+    if faces is not None:
+        (verb,) = (verb for each in resources() for verb in each.verbs if verb.id == "getStatus")
+        status = faces.watched("/api/v1/status", verb.sums, own_status)
     channels = {
         "status": Channel(
             "What the node is doing, as `GET /status` shows it.",
             NoParameters,
             Status,
             1.0,
-            lambda _: State(lambda: context.status()),
+            lambda _: State(status),
             "node",
         ),
         "lists": Channel(
@@ -286,12 +296,19 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             "metric",
         )
     if (alarms := context.alarms) is not None:
+
+        def own_alarms() -> Any:
+            return {"items": alarms.active()}
+
+        active = own_alarms
+        if faces is not None:
+            active = faces.watched("/api/v1/alarms?limit=1000", ("items",), own_alarms)
         channels["alarms"] = Channel(
             "The active alarms. A delta has those that were raised or have changed, and null for those that cleared.",
             NoParameters,
             LiveAlarms,
             0.5,
-            lambda _: State(lambda: {alarm["name"]: _alarm(alarm) for alarm in alarms.active()}),
+            lambda _: State(lambda: {alarm["name"]: _alarm(alarm) for alarm in active()["items"]}),
             "alarm",
         )
     if (tails := context.tails) is not None:

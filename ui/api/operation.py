@@ -22,7 +22,7 @@ from broker.core.kinds import At, Kind, Topics
 from broker.core.resources import Does
 from ui.api.body_members import check_members
 from ui.api.cell_calls import is_of_cell
-from ui.api.cell_joins import Joining
+from ui.api.cell_joins import SHOWS_PLACES, Joining
 from ui.api.cells import Asked
 from ui.api.idempotency import HEADER, IdempotencyKeys
 from ui.api.json_bodies import MAX_JSON_BYTES, answer, read_object
@@ -218,7 +218,9 @@ class Operations:
 
                 act: Callable[[], Awaitable[Response]] = act_here
                 faces = request.app.state.context.faces
-                if faces is not None and at != "here" and not is_of_cell(request):
+                if is_of_cell(request):
+                    SHOWS_PLACES.set(True)
+                elif faces is not None and at != "here":
                     asked = Asked(
                         request, method, at, values, sent if body is not None else None, joining
                     )
