@@ -226,6 +226,10 @@ def test_clients_of_all_cells_are_kicked(cells: Cells) -> None:
         assert second.farewell.get(timeout=20)
     entry = cells.front.call("GET", "/audit-log")["items"][0]
     assert entry["operation"] == "kickClients"
+    cells.front.call("POST", "/clients:kick", {"clientids": [names[1]]})
+    cells.front.call("DELETE", f"/sessions/{names[1]}", expect=(204, 404))
+    latest = cells.front.call("GET", "/audit-log")["items"][:2]
+    assert [entry["name"] for entry in latest] == [names[1], names[1]]
     assert own(cells, 1, "GET", "/audit-log").json()["items"] == []
 
 
@@ -372,3 +376,54 @@ def test_the_live_channel_counts_the_clients_of_all_cells(cells: Cells, devices:
             assert frame["kind"] in ("snapshot", "delta"), frame
             if frame["data"].get("connections") == expected:
                 break
+
+
+@pytest.mark.parametrize("limit", [1, 4, 1000])
+def test_sessions_and_subscriptions_of_all_cells_are_one_list(
+    cells: Cells, devices: list[str], limit: int
+) -> None:
+    sessions = pages(cells, "/sessions", limit, sort="-clientid")
+    assert [item["clientid"] for item in sessions] == devices[::-1]
+    subscriptions = pages(cells, "/subscriptions", limit)
+    assert [(item["clientid"], item["filter"]) for item in subscriptions] == [
+        (name, f"to/{name}") for name in devices
+    ]
+    matching = pages(cells, "/subscriptions", limit, match=f"to/{devices[3]}")
+    assert [item["clientid"] for item in matching] == [devices[3]]
+    chosen = pages(cells, "/clients", limit, clientid=f"{devices[0][:4]}*", connected="true")
+    assert [item["clientid"] for item in chosen] == [
+        name for name in devices if name.startswith(devices[0][:4])
+    ]
+
+
+def test_the_longest_queues_are_those_of_all_cells(cells: Cells) -> None:
+    names = [cells.client_of(cell, "away") for cell in (1, 0)]
+    for number, name in enumerate(names, 1):
+        node = cells.nodes[cells.place.cell_of(name)]
+        with Client(node, name, expiry_s=600) as client:
+            client.subscribe("queued/#", 1)
+        with Client(node, f"to-{name}") as publisher:
+            for _ in range(number):
+                publisher.publish("queued/x", b"x", 1)
+    top = cells.front.call("GET", "/sessions:top?count=5")["items"]
+    assert [(item["clientid"], item["queued"]) for item in top] == [(names[1], 2), (names[0], 1)]
+    assert len(cells.front.call("GET", "/sessions:top?count=1&by=bytes")["items"]) == 1
+    longest = pages(cells, "/sessions", 1, sort="-queued", connected="false")
+    assert [item["clientid"] for item in longest] == [names[1], names[0]]
+    purge = {"clientid": "away-*", "connected": False}
+    dry = cells.front.call("POST", "/sessions:purge", {**purge, "dry_run": True})
+    assert dry["sessions"] == 2
+    assert cells.front.call("POST", "/sessions:purge", purge)["sessions"] == 2
+    for name in names:
+        cells.front.call("GET", f"/sessions/{name}", expect=404)
+
+
+def test_what_the_schema_registry_saves_reaches_all_cells(cells: Cells) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    schema = {"schemaType": "JSON", "schema": '{"type": "object"}'}
+    url = f"{cells.front.url}/registry/subjects/meters/versions"
+    answer = httpx.post(url, json=schema, headers=headers, trust_env=False, timeout=30)
+    assert answer.status_code == 200, answer.text
+    eventually(lambda: own(cells, 1, "GET", "/schemas/meters").status_code == 200)
+    cells.front.call("DELETE", "/schemas/meters?permanent=true")
+    assert own(cells, 1, "GET", "/schemas/meters").status_code == 404

@@ -22,8 +22,10 @@ from broker.core import jsontext
 from broker.core.cells import Place
 from broker.core.errors import Conflict, Invalid, NotFound, Problem
 from broker.core.kinds import At
-from broker.core.objects import Spec
+from broker.core.objects import SavedObject, Spec
+from broker.core.signals import Signal
 from broker.observe.log import get_logger
+from ui.api.audit import note_subject
 from ui.api.cell_calls import Away, CellCalls, Reply, not_there, reply_of, there
 from ui.api.cell_joins import (
     SHOWS_PLACES,
@@ -78,6 +80,8 @@ class Asked:
 class SavedFile(Protocol):
     """The file in which the front saves (``broker.config.sections.ApiFile``)."""
 
+    on_change: Signal[SavedObject]
+
     def noting(self) -> AbstractContextManager[Any]: ...
 
     def put_back(self, replaced: Any) -> None: ...
@@ -98,12 +102,14 @@ class Faces:
         self._calls = CellCalls(place, token)
         self._file = file
         self._reload = reload
+        self._missed: set[int] = set()
         self._behind: dict[int, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
 
     def start(self) -> None:
         """Be ready to ask; connections are opened when they are needed."""
         self._calls.start()
+        self._file.on_change.connect(self._saved_otherwise)
 
     async def stop(self) -> None:
         """Close all connections. May be called twice."""
@@ -236,26 +242,32 @@ class Faces:
                 f"cell {refusals[0].cell} refused the change, so no cell has it: {refusals[0].detail}"
             )
 
+    def _saved_otherwise(self, _saved: SavedObject) -> None:
+        """Something was saved by no operation, as by the API of the schema registry: others take it over soon."""
+        if not self._changing.locked():
+            for cell in self.place.others:
+                self._follow(cell)
+
     async def _adopt(self, cell: int) -> Reply | Away:
         return await self._calls.ask(cell, "POST", _ADOPT, actor=Actor("front"), within_s=CONFIG_S)
 
     def _follow(self, cell: int) -> None:
         """Have a cell take over the configuration as soon as it answers."""
+        self._missed.add(cell)
         if cell not in self._behind:
-            task = asyncio.create_task(
-                self._until_adopted(cell), name=f"configuration of cell {cell}"
-            )
+            task = asyncio.create_task(self._until_adopted(cell), name=f"files of cell {cell}")
             self._behind[cell] = task
-            task.add_done_callback(lambda _: self._behind.pop(cell, None))
 
     async def _until_adopted(self, cell: int) -> None:
-        while True:
+        while cell in self._missed:
+            self._missed.discard(cell)
             answer = await self._adopt(cell)
-            if isinstance(answer, Reply):
-                if not answer.is_good:
-                    _log.error("cells.configuration_differs", cell=cell, reason=answer.detail)
-                return
-            await asyncio.sleep(_AGAIN_S)
+            if isinstance(answer, Away):
+                self._missed.add(cell)
+                await asyncio.sleep(_AGAIN_S)
+            elif not answer.is_good:
+                _log.error("cells.configuration_differs", cell=cell, reason=answer.detail)
+        del self._behind[cell]
 
     async def _of_client(self, asked: Asked, act: Act) -> Response:
         sent = asked.sent or {}
@@ -265,6 +277,7 @@ class Faces:
         cell = self.place.cell_of(str(client_id))
         if cell == self.place.number:
             return await act()
+        note_subject(str(client_id))
         return there(await self._asked(asked, cell)).response()
 
     async def _of_clients(self, asked: Asked, act: Act, names: Sequence[Any]) -> Response:
@@ -275,6 +288,7 @@ class Faces:
         by_cell = by_cell or {self.place.number: []}
         if by_cell.keys() == {self.place.number}:
             return await act()
+        note_subject(", ".join(map(str, names)))
         parameters = asked.parameters()
         total: Any = None
         for cell, own in sorted(by_cell.items()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bridges.spark.broker_side.jobs import TableJobs
 from bridges.spark.broker_side.reads import TableReads
@@ -46,10 +46,12 @@ from broker.core.stage import WaitingPublisher
 from broker.core.values import Values
 from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MetricsHistory
-from ui.api.cells import Faces
 from ui.api.idempotency import IdempotencyKeys
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
+
+if TYPE_CHECKING:
+    from ui.api.cells import Faces
 
 
 class ReloadConfig(Protocol):
