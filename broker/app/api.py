@@ -130,7 +130,7 @@ class Api:
 
 
 def _address_of(listener: socket.socket | None) -> tuple[str, int]:
-    """Where a socket listens; that of a cell behind the front has no address."""
+    """The address of a socket; that of a cell behind the front has none."""
     if listener is None or listener.family == socket.AF_UNIX:
         return "", 0
     host, port = listener.getsockname()[:2]

@@ -33,7 +33,7 @@ DECLARED_IN: Final = (
 # Groups of the dashboard's navigation.
 Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
 # The cells of a broker in which an operation runs: in the one that serves the API (``here``), in that of the client
-# that it names (``client``), or in all: changes of what is saved, which all accept or none (``config``), lists that
+# that it names (``client``), or in all: changes of saved values, which all accept or none (``config``), lists that
 # are merged (``list``), lines as they come (``lines``), answers that are added up (``sum``), what one of them has
 # (``first``), and verbs that each carries out (``each``). ``single`` is refused where there are several.
 At = Literal["here", "client", "config", "list", "lines", "sum", "first", "each", "single"]

@@ -53,7 +53,7 @@ class Reply:
 
     @property
     def value(self) -> Any:
-        """What its body says; None where it is empty."""
+        """The JSON of its body; None where it is empty."""
         return jsontext.decode(self.body) if self.body else None
 
     @property
@@ -241,7 +241,7 @@ def reply_of(cell: int, response: Response) -> Reply:
 
 
 def there(answer: Reply | Away) -> Reply:
-    """The answer of a cell; raises where there is none."""
+    """The answer of a cell; raises if it has not answered."""
     if isinstance(answer, Away):
         raise not_there(answer)
     return answer

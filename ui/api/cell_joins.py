@@ -84,7 +84,8 @@ def added(first: Spec, second: Mapping[str, Any], names: Sequence[str]) -> Spec:
 def labelled_series(answer: Spec, cell: int) -> Spec:
     """The series of an answer with the label ``cell``."""
     series = [
-        {**one, "labels": {**one.get("labels", {}), "cell": str(cell)}} for one in answer["series"]
+        {**points, "labels": {**points.get("labels", {}), "cell": str(cell)}}
+        for points in answer["series"]
     ]
     return {**answer, "series": series}
 
@@ -113,7 +114,7 @@ def labelled_metrics(texts: Mapping[int, str], count: int) -> str:
 
 
 async def interleaved(sources: Iterable[AsyncIterable[Any]]) -> AsyncIterator[Any]:
-    """What any of the sources gives, as it comes."""
+    """The chunks of all sources, as they come."""
     queue: asyncio.Queue[Any] = asyncio.Queue(_WAITING)
     ended = object()
 

@@ -88,7 +88,7 @@ class SavedFile(Protocol):
 
 
 class Adopts(Protocol):
-    """What takes over the content of that file (``broker.app.reload``)."""
+    """Takes over the content of that file (``broker.app.reload``)."""
 
     async def adopt(self) -> None: ...
 
@@ -162,7 +162,7 @@ class Faces:
     def watched(
         self, target: str, sums: Sequence[str], own: Callable[[], Any]
     ) -> Callable[[], Spec]:
-        """A function that adds to ``own`` what the other cells answered last, and asks them again."""
+        """A function that adds the latest answers of the other cells to ``own``, and asks them again."""
         latest: dict[int, Spec] = {}
         asking: set[asyncio.Task[None]] = set()
 
@@ -211,7 +211,7 @@ class Faces:
                 return await act()
 
     async def _saved(self, act: Act) -> Response:
-        """A change of what is saved: in all cells, or in none. A cell that is away takes it over when it is back."""
+        """A change of saved values: in all cells, or in none. A cell that is away takes it over when it is back."""
         async with self._changing:
             with self._file.noting() as replaced:
                 try:
@@ -252,7 +252,7 @@ class Faces:
         return await self._calls.ask(cell, "POST", _ADOPT, actor=Actor("front"), within_s=CONFIG_S)
 
     def _follow(self, cell: int) -> None:
-        """Have a cell take over the configuration as soon as it answers."""
+        """Let a cell take over the configuration as soon as it answers."""
         self._missed.add(cell)
         if cell not in self._behind:
             task = asyncio.create_task(self._until_adopted(cell), name=f"files of cell {cell}")
@@ -481,7 +481,7 @@ class Faces:
 
 
 def several(count: int) -> Conflict:
-    """The refusal of what a broker of several cells cannot do yet."""
+    """The refusal of an operation that only a broker of one cell can carry out."""
     return Conflict(
         f"a broker of {count} cells cannot do this yet. Try: sluice serve without --workers"
     )
