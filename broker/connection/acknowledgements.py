@@ -59,7 +59,7 @@ class StoredPublish(msgspec.Struct, gc=False):
 class Held:
     """An acknowledgement of a publish that waits for subscribers; it is called once its commit has released it."""
 
-    __slots__ = ("_waits", "c", "on_left", "packet", "size_bytes")
+    __slots__ = ("c", "on_left", "packet", "size_bytes", "waits")
 
     def __init__(
         self, c: Answering, packet: bytes, size_bytes: int, on_left: Callable[[Any], None]
@@ -68,21 +68,13 @@ class Held:
         self.packet = packet
         self.size_bytes = size_bytes
         self.on_left = on_left
-        self._waits = 0
-
-    @property
-    def waits(self) -> bool:
-        """True while it cannot leave."""
-        return self._waits > 0
-
-    def wait(self, subscribers: int) -> None:
-        """Wait for its commit, and for this number of subscribers."""
-        self._waits += 1 + subscribers
+        self.waits = 0
+        """The number of subscribers and commits that it waits for; while there is one, it cannot leave."""
 
     def let_go(self) -> None:
-        """Wait for one subscriber fewer."""
-        self._waits -= 1
-        if not self._waits and self.c is not None:
+        """Wait for one of them fewer."""
+        self.waits -= 1
+        if not self.waits and self.c is not None:
             self.c.answers.let_go(self.c)
             self.on_left(self.c)
 
@@ -116,11 +108,10 @@ class Answers:
         packet: bytes,
         packet_id: int,
         size_bytes: int,
-        subscribers: int,
+        waits: int,
         on_left: Callable[[Any], None],
     ) -> Held:
-        """An acknowledgement that waits for this number of subscribers, behind those that wait already; the caller adds
-        it.
+        """An acknowledgement that waits for this number of subscribers and commits, behind those that wait already.
 
         A client that sends a publish again before it was acknowledged gets one acknowledgement for both.
         """
@@ -130,8 +121,8 @@ class Answers:
         if acknowledgement is None:
             acknowledgement = self.held[packet_id] = Held(c, packet, size_bytes, on_left)
             self.held_bytes += size_bytes
-            self.unacknowledged += _is_puback(packet)
-        acknowledgement.wait(subscribers)
+            self.unacknowledged += packet[0] == _PUBACK
+        acknowledgement.waits += waits
         return acknowledgement
 
     def let_go(self, c: Answering) -> None:
@@ -144,7 +135,7 @@ class Answers:
             assert isinstance(acknowledgements, OrderedDict)
             acknowledgements.popitem(last=False)
             self.held_bytes -= first.size_bytes
-            self.unacknowledged -= _is_puback(first.packet)
+            self.unacknowledged -= first.packet[0] == _PUBACK
             c.reply(first.packet)
 
     def abandon(self) -> None:

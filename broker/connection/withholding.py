@@ -247,14 +247,20 @@ class Withholding:
         return self._context.figures.over_limit("max_withheld_bytes", text)
 
     def withhold(
-        self, c: Connection, packet: bytes, packet_id: int, full_queues: Sequence[FullQueue]
+        self,
+        c: Connection,
+        packet: bytes,
+        packet_id: int,
+        full_queues: Sequence[FullQueue],
+        *,
+        commits: int,
     ) -> Held:
-        """The acknowledgement as one that waits for full queues, and for those before it."""
+        """The acknowledgement as one that waits for full queues, a number of commits, and those before it."""
         size_bytes = _MESSAGE_BYTES
         for _, size in full_queues:
             size_bytes += size
         acknowledgement = c.answers.hold(
-            c, packet, packet_id, size_bytes, len(full_queues), self._resume
+            c, packet, packet_id, size_bytes, commits + len(full_queues), self._resume
         )
         self._add(acknowledgement, full_queues)
         if c.answers.held_bytes > _PAUSE_BYTES or self._bytes > self._most_bytes:
@@ -355,9 +361,11 @@ class Withholding:
             self._context.later(0, self._trim, subscriber)
 
     def _let_go_oldest(self, withheld: Withheld) -> int:
-        size_bytes = withheld.let_go()
+        acknowledgement, size_bytes = withheld.popleft()
+        withheld.size_bytes -= size_bytes
         self._messages -= 1
         self._bytes -= size_bytes + _MESSAGE_BYTES
+        acknowledgement()
         return size_bytes
 
     def _is_waited_for(self, c: Connection) -> bool:

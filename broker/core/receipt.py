@@ -28,13 +28,6 @@ class Withheld(deque[tuple[Acknowledgement, int]]):
         self.append((acknowledgement, size_bytes))
         self.size_bytes += size_bytes
 
-    def let_go(self) -> int:
-        """Let the oldest go; the size of its message."""
-        acknowledgement, size_bytes = self.popleft()
-        self.size_bytes -= size_bytes
-        acknowledgement()
-        return size_bytes
-
 
 class Withholder(Protocol):
     """A subscriber's queue that acknowledgements wait for."""

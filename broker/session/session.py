@@ -322,9 +322,12 @@ class Session(SessionState):
                 and delivery.qos == 1
             ):
                 assert box is not None
-                head, tail = outgoing.parts_for(
-                    self.is_v5, 1, delivery.retain, delivery.identifiers, now_ns
-                )
+                if delivery.identifiers:
+                    head, tail = outgoing.parts_for(
+                        self.is_v5, 1, delivery.retain, delivery.identifiers, now_ns
+                    )
+                else:  # it has no properties, so none that changes while it waits
+                    head, tail = outgoing.parts(self.is_v5, 1, delivery.retain)
                 packet_id = window.next_packet_id()
                 window.inflight[packet_id] = RAW
                 window.quota -= 1

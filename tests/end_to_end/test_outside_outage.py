@@ -66,7 +66,7 @@ class Broker:
 def test_an_outage_under_connects(service: str, tmp_path: Path) -> None:
     with SERVICES[service]() as (settings, process):
         config = (
-            f"authentication = [ {{ {settings}, timeout = 2s }} ]\n"
+            f"authentication = [ {{ {settings}, timeout = 10s }} ]\n"
             "login_limits.enable = false\noverload.enable = false\n"
         )
         with running(tmp_path / "node", config=config) as node:

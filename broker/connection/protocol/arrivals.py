@@ -97,7 +97,7 @@ class Arrivals:
         run: list[tuple[Connection, bytes]] = []
         run_routes: SessionRoutes | None = None
         is_run_v5 = is_over = False
-        read_bytes = 0
+        read_bytes = packets = published_bytes = pubacks = answered = 0
         for arrival in batch:
             c, data = arrival
             if c.is_closed:
@@ -179,9 +179,14 @@ class Arrivals:
                 c.bytes_in += size
                 read_bytes += size
                 if kind == _PUBACK:
+                    packets += 1
+                    pubacks += 1
                     self._take_puback(c, data)
                 elif plan is not None:
-                    self._take_publish(c, plan, data, topic_end, payload_at, end)
+                    if kind == _QOS_1:
+                        packets += 1
+                        published_bytes += size
+                    answered += self._take_publish(c, plan, data, topic_end, payload_at, end)
             except Exception as error:  # noqa: BLE001  one connection's trouble must not become another's
                 c.fail_reading(error)
                 continue
@@ -189,39 +194,37 @@ class Arrivals:
         if run_routes is not None:
             forwarding.run_together(run, run_routes)
         self._seal()
-        context.figures.bytes_received.value += read_bytes
+        figures = context.figures
+        figures.bytes_received.value += read_bytes
+        figures.packets_received.value += packets
+        figures.published_bytes_received.value += published_bytes
+        if pubacks or answered:
+            figures.note_pubacks(pubacks, answered)
         if (took_s := clock.monotonic_s() - began_s) > LOOK_S:
             scheduler.spend(took_s)
         context.pending_writes.flush()
 
     def _take_puback(self, c: Connection, data: bytes) -> None:
-        figures = self._context.figures
-        figures.packets_received.value += 1
-        figures.note_pubacks(1, 0)
         if not acks.puback(c.session, data[2] << 8 | data[3]):
             self._acknowledgements.unfit(c, "PUBACK", data[2] << 8 | data[3])
         c.packets_in += 1
 
     def _take_publish(
         self, c: Connection, plan: TopicPlan, data: bytes, topic_end: int, payload_at: int, end: int
-    ) -> None:
-        """A PUBLISH that is all of a read, on a topic whose plan is known; or several of QoS 0 on that topic."""
-        figures = self._context.figures
+    ) -> int:
+        """A PUBLISH that is all of a read, on a topic whose plan is known; or several of QoS 0 on that topic. Returns
+        the number of PUBACKs that went the short way."""
         count = 1
+        answered = 0
         is_stored = False
         if data[0] == _QOS_0:
             count, is_stored = self._publishing.take_run(c, plan, data, 0, payload_at, end)
+        elif not plan.is_staged and self._forwarding.hand_on(c, plan, data, topic_end, payload_at):
+            answered = 1
         else:
-            figures.packets_received.value += 1
-            figures.published_bytes_received.value += len(data)
-            if not plan.is_staged and self._forwarding.hand_on(
-                c, plan, data, topic_end, payload_at
-            ):
-                figures.note_pubacks(0, 1)
-            else:
-                self._publishing.take_qos1(c, plan, data, topic_end, payload_at)
+            self._publishing.take_qos1(c, plan, data, topic_end, payload_at)
         if c.is_closed:
-            return
+            return answered
         c.packets_in += count
         c.messages_in += count
         if c.answers.waiting:
@@ -234,6 +237,7 @@ class Arrivals:
             backpressure.hold(c)
         if c.session.is_slow:
             c.hold_back_if_unread()
+        return answered
 
     def _seal(self) -> None:
         """Deliver what was gathered, tie answers to their commit group, and wait for the store where it has too much to

@@ -391,10 +391,8 @@ class Forwarding:
         if receipt.is_over:
             raise self._withholding.too_much()
         identifier = packet_id[0] << 8 | packet_id[1]
-        acknowledgement = self._withholding.withhold(
-            c, _PUBACK + packet_id, identifier, full_queues
-        )
-        acknowledgement.let_go()
+        packet = _PUBACK + packet_id
+        self._withholding.withhold(c, packet, identifier, full_queues, commits=0)
         self._figures.note_pubacks(0, -1)  # counted when it is sent
 
 

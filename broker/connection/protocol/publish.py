@@ -349,9 +349,10 @@ class Publishing:
     ) -> None:
         """Send an acknowledgement: after the commit, those before it, and when full queues have room."""
         if full_queues or c.answers.held:
-            c.answers.add(
-                c, self._withholding.withhold(c, packet, packet_id, full_queues), waits=waits
+            acknowledgement = self._withholding.withhold(
+                c, packet, packet_id, full_queues, commits=1
             )
+            c.answers.add(c, acknowledgement, waits=waits)
         else:
             c.answers.add(c, packet, waits=waits)
 
