@@ -10,6 +10,7 @@ import base64
 import hmac
 import secrets
 import ssl
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,6 +21,7 @@ import jwt
 
 from broker.admin.api_settings import OidcSettings
 from broker.admin.rights import Role
+from broker.auth.login_limits import network_of
 from broker.config.outgoing import CallFailed, TlsUnusable, call
 from broker.config.ssrf import AddressDenied, AddressGuard
 from broker.core import jsontext
@@ -58,6 +60,7 @@ class Attempt:
     nonce: str
     verifier: str
     redirect_uri: str
+    network: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,8 @@ class OidcSignIn:
         """Text of the button."""
         return self._settings.label
 
-    async def begin(self, redirect_uri: str) -> tuple[str, str]:
-        """The address at the issuer that the browser goes to, and the ``state`` that comes back.
+    async def begin(self, redirect_uri: str, host: str | None = None) -> tuple[str, str]:
+        """The address at the issuer that the browser at ``host`` goes to, and the ``state`` that comes back.
 
         Raises:
             Unavailable: the issuer does not answer as it should.
@@ -96,13 +99,22 @@ class OidcSignIn:
             state: attempt for state, attempt in self._attempts.items() if attempt.until_s > now_s
         }
         while len(self._attempts) >= _MAX_ATTEMPTS:
-            del self._attempts[next(iter(self._attempts))]
+            # the oldest of the network with most of them: one address takes no place of others
+            [(crowded, _)] = Counter(
+                attempt.network for attempt in self._attempts.values()
+            ).most_common(1)
+            del self._attempts[
+                next(
+                    state for state, attempt in self._attempts.items() if attempt.network == crowded
+                )
+            ]
         state = secrets.token_urlsafe(24)
         attempt = Attempt(
             now_s + _ATTEMPT_LIFE_S,
             secrets.token_urlsafe(24),
             secrets.token_urlsafe(48),
             redirect_uri,
+            network_of(host),
         )
         self._attempts[state] = attempt
         challenge = (

@@ -28,12 +28,13 @@ from broker.core.errors import ConfigError, Invalid, NotFound, Problem, ReadOnly
 from broker.core.kinds import object_sections
 from broker.core.objects import Listed, Spec, Version, etag_of, merged
 
-# Settings that bound what the API may do on this machine, or name its files and other systems, and settings that are
-# objects with an address of their own; with the place to change them.
+# Settings that bound what the API may do on this machine, name its files and other systems, or say who is an
+# administrator, and settings that are objects with an address of their own; with the place to change them.
 _IN_FILES: Final = "set it in sluice.conf, then run 'sluice config reload'"
 NOT_BY_KEY: Final[Mapping[str, str]] = {
     "allowed": _IN_FILES,
     "api.allow_clear_text": _IN_FILES,
+    "api.oidc": _IN_FILES,
     "log.file": _IN_FILES,
     "range_server.certfile": _IN_FILES,
     "range_server.keyfile": _IN_FILES,

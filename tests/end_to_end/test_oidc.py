@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
@@ -275,8 +276,22 @@ async def _checked(token: str) -> Any:
 
     sign_in._call = keys  # type: ignore[method-assign]  # what the issuer publishes
     return await sign_in._claims(
-        {"jwks_uri": "https://login.example/keys"}, token, Attempt(0, "n", "v", "u")
+        {"jwks_uri": "https://login.example/keys"}, token, Attempt(0, "n", "v", "u", "")
     )
+
+
+def test_sign_ins_that_one_address_begins_take_no_place_of_others() -> None:
+    async def scenario() -> None:
+        sign_in = OidcSignIn(SETTINGS, AddressGuard(SsrfSettings()), SystemClock())
+        sign_in._metadata = {"authorization_endpoint": "https://login.example/authorize"}
+        sign_in._metadata_until_s = inf
+        _, state = await sign_in.begin("https://sluice.example/back", "10.0.0.1")
+        for number in range(300):
+            await sign_in.begin("https://sluice.example/back", f"2001:db8:0:7::{number:x}")
+        with pytest.raises(Invalid, match="the issuer refused the sign-in"):
+            await sign_in.finish({"state": state, "error": "access_denied"}, state)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,49 @@ def test_a_scoped_administrator_cannot_make_tokens(node: Node) -> None:
         assert "more rights" in answer.json()["detail"]
 
 
+def test_an_entry_of_the_audit_log_gives_no_rights_back_to_a_scoped_administrator(
+    node: Node,
+) -> None:
+    node.call("POST", "/accounts", {"name": "mallory", "role": "administrator"})
+    node.call("PUT", "/accounts/mallory", {"role": "viewer"})
+    demoted = node.call("GET", "/audit-log?limit=1&name=mallory")["items"][0]["id"]
+    node.call("POST", "/tokens", {"name": "revoked", "role": "administrator"})
+    node.call("DELETE", "/tokens/revoked")
+    revoked = node.call("GET", "/audit-log?limit=1&name=revoked")["items"][0]["id"]
+    token = _token(node, "reverter", role="administrator", kinds=["audit-entries"])
+    with httpx.Client(
+        base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False
+    ) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        for path in (f"{demoted}:revert", f"{revoked}:revert", f"{revoked}:revert?dry_run=true"):
+            answer = client.post(f"/audit-log/{path}")
+            assert answer.status_code == 403, answer.text
+            assert "your scope is 'audit-entries'" in answer.json()["detail"]
+        created = node.call("GET", "/audit-log?operation=createAccount&name=mallory")["items"][0]
+        answer = client.post(f"/audit-log/{created['id']}:restore")
+        assert answer.status_code == 403, answer.text
+    assert node.call("GET", "/accounts/mallory")["role"] == "viewer"
+    node.call("GET", "/tokens/revoked", expect=404)
+    node.call("POST", f"/audit-log/{revoked}:revert")  # those with the right may
+    assert node.call("GET", "/tokens/revoked")["name"] == "revoked"
+
+
+def test_the_issuer_of_administrators_is_not_set_by_the_api(node: Node) -> None:
+    issuer = {"issuer": "https://evil.example", "client_id": "x", "default_role": "administrator"}
+    token = _token(node, "settings-only", role="administrator", kinds=["settings"])
+    with httpx.Client(
+        base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False
+    ) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        for path, value in (
+            ("api.oidc", issuer),
+            ("api", {"oidc": issuer}),
+        ):
+            answer = client.put(f"/config/{path}", json={"value": value})
+            assert answer.status_code == 409, answer.text
+            assert "sluice.conf" in answer.json()["detail"]
+
+
 CANARY = "c4nary-of-plant-b"
 
 

@@ -6,17 +6,19 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from broker.admin.api_settings import ApiSettings
+from broker.admin.audit_log import AuditRecord
 from broker.core.values import Values
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from ui.api.application import create_app
+from ui.api.audit import UNKNOWN, Auditing
 from ui.api.sign_in import CODE_LIFE_S, MAX_SESSIONS, SESSION_LIFE_S, SignIn
 
 
@@ -79,6 +81,45 @@ def test_the_token_opens_a_session_and_signing_out_ends_it(
     kept = dict(http.cookies)
     assert http.delete("/api/v1/session", headers=here).status_code == 204
     assert httpx.get(f"{running.url}/api/v1/status", cookies=kept, verify=NO_TLS).status_code == 401
+
+
+def test_refused_sign_ins_of_one_network_are_one_entry_a_minute_that_counts_the_others() -> None:
+    class Log:
+        records: ClassVar[list[AuditRecord]] = []
+
+        async def recorded(self, record: AuditRecord) -> None:
+            self.records.append(record)
+
+    async def scenario() -> None:
+        clock = MovedClock()
+        context = Node().context
+        context.clock = clock
+        context.audit_log = cast(Any, Log())
+        auditing = Auditing(context)
+        for number in range(3000):
+            auditing.begin()
+            state: dict[str, Any] = {
+                "actor": UNKNOWN,
+                "opens_session": True,
+                "request_id": "r",
+                "problem": "wrong",
+            }
+            scope: dict[str, Any] = {
+                "method": "POST",
+                "path": "/api/v1/session",
+                "headers": [],
+                "client": (f"2001:db8:0:7:{number:x}::1", 1),
+                "state": state,
+            }
+            await auditing.record(scope, 401)
+            if number == 1999:
+                clock.at_s += 61
+        assert [record.detail for record in Log.records] == [
+            "wrong",
+            "wrong; 1,999 more such refusals before",
+        ]
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("origin", [None, "http://evil.example", "null", "http://127.0.0.1:1"])

@@ -30,12 +30,15 @@ from broker.admin.audit_log import (
     change_of,
 )
 from broker.admin.rights import Actor
+from broker.auth.login_limits import network_of
 from broker.core.kinds import Kind, kinds, kinds_in_files
 from broker.core.objects import ACTOR, SavedObject, Spec
 from ui.api.cell_calls import OF_CELL
 from ui.api.context import ApiContext
 from ui.api.filters import STEP_S
 
+# The sender of the request of this task, once it is identified.
+IDENTITY: Final[ContextVar[Actor]] = ContextVar("identity")
 # Actor of a sign-in that was refused; no account may have this name.
 UNKNOWN: Final = "not signed in"
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -53,6 +56,7 @@ _MOST_CHANGES: Final = 1_000
 _ONCE_IN_S: Final = 60
 _MOST_FORBIDDEN: Final = 1_000
 _LONGEST_SUBJECT: Final = 1_000
+_LONGEST_DETAIL: Final = 900
 
 
 def acts_as(request: HTTPConnection, actor: Actor, *, in_browser: bool = False) -> None:
@@ -61,6 +65,7 @@ def acts_as(request: HTTPConnection, actor: Actor, *, in_browser: bool = False) 
     request.state.actor = request.state.principal = actor.name
     request.state.in_browser = in_browser
     ACTOR.set(actor.name)
+    IDENTITY.set(actor)
 
 
 @dataclass(slots=True)
@@ -151,7 +156,7 @@ class Auditing:
         if context.saved_objects is not None:
             context.saved_objects.connect(_note_saved)
         self._clock = context.clock
-        self._forbidden: dict[tuple[str, str], float] = {}
+        self._forbidden: dict[tuple[str, str], tuple[float, int]] = {}
 
     @staticmethod
     def begin() -> None:
@@ -173,10 +178,13 @@ class Auditing:
         address = scope["client"][0] if scope.get("client") else None
         if status == _FORBIDDEN or (status >= 400 and state.get("opens_session")):
             sender = state["actor"]
-            if sender == UNKNOWN:
-                sender = address or ""
-            if self._was_forbidden(sender, operation):
+            if sender == UNKNOWN:  # one host has more IPv6 addresses than the log has room
+                sender = network_of(address)
+            more = self._forbidden_since(sender, operation)
+            if more is None:
                 return
+        else:
+            more = 0
         noted = _noted.get()
         changes = await _audited(noted)
         in_path = [str(value) for value in scope.get("path_params", {}).values()]
@@ -188,7 +196,7 @@ class Auditing:
             request=f"{scope['method']} {scope['path']}",
             request_id=state["request_id"],
             status=status,
-            detail=state.get("problem", "") if status >= 400 else "",
+            detail=_detail(state.get("problem", ""), more) if status >= 400 else "",
             kind=_kind_name(route),
             name=in_path[0] if in_path else noted.subject,
             changes=changes,
@@ -197,16 +205,23 @@ class Auditing:
         )
         await self._log.recorded(record)
 
-    def _was_forbidden(self, actor: str, operation: str) -> bool:
-        """Return whether the log has such a refusal of the last minute; remembers this one otherwise."""
+    def _forbidden_since(self, sender: str, operation: str) -> int | None:
+        """The number of such refusals since the last one in the log; None where that is of the last minute, so that
+        this one is only counted."""
         now_s = self._clock.monotonic_s()
-        if self._forbidden.get((actor, operation), -inf) > now_s - _ONCE_IN_S:
-            return True
-        self._forbidden.pop((actor, operation), None)  # to the end, with the latest
-        self._forbidden[actor, operation] = now_s
+        last_s, more = self._forbidden.get((sender, operation), (-inf, 0))
+        if last_s > now_s - _ONCE_IN_S:
+            self._forbidden[sender, operation] = (last_s, more + 1)
+            return None
+        self._forbidden.pop((sender, operation), None)  # to the end, with the latest
+        self._forbidden[sender, operation] = (now_s, 0)
         if len(self._forbidden) > _MOST_FORBIDDEN:
             del self._forbidden[next(iter(self._forbidden))]
-        return False
+        return more
+
+
+def _detail(problem: str, more: int) -> str:
+    return f"{problem[:_LONGEST_DETAIL]}; {more:,} more such refusals before" if more else problem
 
 
 def note_subject(name: str) -> None:

@@ -165,7 +165,8 @@ def add_sign_in(router: APIRouter) -> None:
             "/"
         )
         address, state = await context.oidc.begin(
-            f"{base}{request.url.path.rpartition('/')[0]}{_OIDC_PATH}"
+            f"{base}{request.url.path.rpartition('/')[0]}{_OIDC_PATH}",
+            request.client.host if request.client else None,
         )
         response = answer({"url": address})
         set_oidc_state(request, response, state)

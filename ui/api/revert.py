@@ -19,14 +19,16 @@ from broker.admin.audit_log import (
     DeletedObject,
     ObjectVersion,
 )
+from broker.admin.rights import Need, word_of
 from broker.config.root import ChangedObject, PlannedReload
 from broker.config.secrets import MASK
 from broker.core import jsontext
 from broker.core.errors import Conflict, Invalid, Problem, SluiceError
-from broker.core.kinds import counted
+from broker.core.kinds import Kind, counted
 from broker.core.objects import Spec
-from ui.api.audit import note_change
+from ui.api.audit import IDENTITY, note_change
 from ui.api.objects import KindRoutes, settled
+from ui.api.problems import ApiProblem
 
 # Maximum number of versions of an object that are searched.
 MOST_VERSIONS: Final = 1_000
@@ -229,6 +231,8 @@ class AuditTrail:
         history = await self.history(kind, name, MOST_VERSIONS, only=id)
         version = next((item for item in history if item["id"] == id), None)
         routes = self._routes.get(kind)
+        if routes is not None:
+            _require_change(routes.kind)
         if (
             version is None
             or routes is None
@@ -271,6 +275,7 @@ class AuditTrail:
             raise Invalid(
                 "the entry cannot be reverted", [Problem(f"a {change['kind']} is changed in files")]
             )
+        _require_change(routes.kind)
         if routes.kind.abilities.can_reorder and name == ORDER:
             return self._reordering(routes, change["differences"])
         now = routes.spec_of(name)
@@ -330,6 +335,17 @@ class AuditTrail:
         return _Reordering(
             routes, names, [*fixed, *wanted, *(name for name in others if name not in fixed)]
         )
+
+
+def _require_change(kind: Kind) -> None:
+    """Refuse what changes an object of a kind that the sender may not change: entries are of all kinds.
+
+    Raises:
+        ApiProblem: 403.
+    """
+    refusal = IDENTITY.get().refusal(Need(word_of(kind.name), "change"))
+    if refusal is not None:
+        raise ApiProblem(403, "forbidden", refusal)
 
 
 def _take_back(spec: Spec, difference: AuditDifference, what: str) -> None:
