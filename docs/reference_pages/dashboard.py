@@ -44,6 +44,7 @@ def declarations(document: Mapping[str, Any]) -> str:
 def _kind(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
     hidden = _NAME_AND_STATE | {"name", kind.key}
     listed = document["paths"][f"/api/v1/{kind.path}"]["get"]["parameters"]
+    one = document["paths"].get(f"/api/v1/{kind.path}/{{name}}", {})
     named = (
         kind.columns
         if isinstance(kind.columns, Mapping)
@@ -64,9 +65,15 @@ def _kind(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
         "section": kind.section,
         "model": f"{kind.id}Spec",
         "key": kind.key,
-        "writes": sorted(kind.abilities.verbs),
+        "writes": sorted({*kind.abilities.verbs, *(["create"] if "post" in one else [])}),
+        "is_created_by_name": "post" in one,
+        "is_patched": "put" not in one and "patch" in one,
         "switches": [
-            {"verb": switch.verb, "text": switch.text.format(kind.one)}
+            {
+                "verb": switch.verb,
+                "text": switch.text.format(kind.one),
+                "drains": switch.drains,
+            }
             for switch in kind.abilities.switches
         ],
         "is_ordered": kind.abilities.can_reorder,

@@ -45,8 +45,12 @@ export interface Kind extends Listed {
   /** What saves one, among the types of the API. */
   model: string;
   writes: string[];
-  /** Verbs that change the state of an object. */
-  switches: { verb: string; text: string }[];
+  /** Whether the path of the request that creates one has its name. */
+  isCreatedByName: boolean;
+  /** Whether a request changes members of an object, and none replaces it. */
+  isPatched: boolean;
+  /** Verbs that change the state of an object; with ``drains``, its connections may stay. */
+  switches: { verb: string; text: string; drains: boolean }[];
   /** Whether its objects act in the order of the list, which can be changed. */
   isOrdered: boolean;
   /** Whether an object can be tested step by step. */
@@ -143,6 +147,8 @@ interface DeclaredPage {
 type DeclaredKind = DeclaredPage &
   Pick<Kind, "model" | "writes" | "switches" | "deletion" | "columns" | "filters"> & {
     section: string | null;
+    is_created_by_name: boolean;
+    is_patched: boolean;
     is_ordered: boolean;
     has_test: boolean;
     read_only: string[];
@@ -170,6 +176,8 @@ export const KINDS: Kind[] = kinds
     file: kind.section,
     model: kind.model,
     writes: kind.writes,
+    isCreatedByName: kind.is_created_by_name,
+    isPatched: kind.is_patched,
     switches: kind.switches,
     isOrdered: kind.is_ordered,
     hasTest: kind.has_test,

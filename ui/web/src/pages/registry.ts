@@ -21,6 +21,7 @@ const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
   sources: async () => ({ page: (await import("./bridges/bridges")).sources }),
   streams: () => import("./streams/streams"),
   tables: () => import("./tables/tables"),
+  listeners: () => import("./listeners/listeners"),
   "access/rules": async () => ({
     page: { ...(await declared("access/rules")), above: (await import("./access/access")).above },
   }),

@@ -55,13 +55,13 @@ export function CopySpec({
 }) {
   const kind = kindOf(path)!;
   const body = { ...spec, [kind.key]: name };
-  const place = method === "PUT" ? `${kind.api}/${encodeURIComponent(name)}` : kind.api;
+  const place = method !== "POST" || kind.isCreatedByName ? `${kind.api}/${encodeURIComponent(name)}` : kind.api;
   return (
     <CopyAs
       method={method}
       path={place}
       body={body}
-      cli={`printf '%s' ${word(JSON.stringify(body))} | sluice ${kind.cli} apply -f -`}
+      cli={kind.isPatched ? "" : `printf '%s' ${word(JSON.stringify(body))} | sluice ${kind.cli} apply -f -`}
       file={kind.file === null ? undefined : { kind, name, spec }}
     />
   );

@@ -11,7 +11,7 @@ export const verbOf = (title: string) => /^\S+( back)?/.exec(title)![0];
 
 /** Asks what a request would change, shows it, and sends it on confirmation. Without an ``etag``, that of the answer
  *  counts.  A deletion of what others use shows those too, and deletes all of them. ``text`` is what is always so; a
- *  request that cannot be asked for its effect has nothing else to show. */
+ *  request that cannot be asked for its effect has nothing else to show. With ``drains``, connections may stay. */
 export function Confirm({
   title,
   method,
@@ -23,6 +23,7 @@ export function Confirm({
   isRisky = method === "DELETE",
   mayBeDry = true,
   isAsync,
+  drains = false,
   close,
   onDone,
 }: {
@@ -36,14 +37,16 @@ export function Confirm({
   isRisky?: boolean;
   mayBeDry?: boolean;
   isAsync?: boolean;
+  drains?: boolean;
   close: () => void;
   onDone?: (answer: Record<string, unknown> | undefined) => void;
 }) {
   const [{ effect, seen }, show] = useState<{ effect?: Effect; seen?: string }>({});
   const [says, setSays] = useState("");
   const [cascade, setCascade] = useState<true | undefined>();
+  const [drain, setDrain] = useState<true | undefined>();
   const ask = async (cascade?: true) => {
-    const answer = await call<Effect>(method, path, { body, etag, query: { ...query, cascade, dry_run: true } });
+    const answer = await call<Effect>(method, path, { body, etag, query: { ...query, cascade, drain, dry_run: true } });
     show({ effect: answer.body, seen: answer.etag });
   };
   useEffect(() => {
@@ -55,11 +58,16 @@ export function Confirm({
         return ask(true);
       })
       .catch((error) => setSays(sentence(error)));
-  }, []);
+  }, [drain]);
   const verb = cascade ? "Delete all" : verbOf(title);
   const go = async () => {
     try {
-      const answer = await call(method, path, { body, etag: etag ?? seen, query: { ...query, cascade }, isAsync });
+      const answer = await call(method, path, {
+        body,
+        etag: etag ?? seen,
+        query: { ...query, cascade, drain },
+        isAsync,
+      });
       close();
       onDone?.(answer.body);
     } catch (error) {
@@ -82,6 +90,16 @@ export function Confirm({
                 Asking the server what this changes…
               </p>
             )
+          )}
+          {drains && (
+            <label className="check">
+              <input
+                type="checkbox"
+                checked={drain ?? false}
+                onChange={(event) => setDrain(event.target.checked || undefined)}
+              />{" "}
+              Let connected clients stay until they disconnect
+            </label>
           )}
           <Failure>{says}</Failure>
           <div className="buttons">

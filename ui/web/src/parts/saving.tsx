@@ -103,7 +103,8 @@ export interface Saving {
   clear: () => void;
 }
 
-/** Creates an object, or replaces it if ``name`` is given. ``query`` is added to each request, such as ``force``. */
+/** Creates an object, or replaces it if ``name`` is given; of a kind that is patched, the body has what changes.
+ *  ``query`` is added to each request, such as ``force``. */
 export function useSave({
   kind: path,
   name,
@@ -120,8 +121,12 @@ export function useSave({
   const nothing = { problem: undefined, says: "", effect: null, conflict: null };
   const [shown, show] = useState<Pick<Saving, "problem" | "says" | "effect" | "conflict">>(nothing);
   const [isBusy, setBusy] = useState(false);
-  const [method, place] = name === undefined ? ["POST", kind.api] : ["PUT", `${kind.api}/${encodeURIComponent(name)}`];
-  const ask = async <T,>(question: () => Promise<T>): Promise<T | null> => {
+  const method = name === undefined ? "POST" : kind.isPatched ? "PATCH" : "PUT";
+  const placeOf = (body: unknown) => {
+    const named = name ?? (kind.isCreatedByName ? String((body as Record<string, unknown>)[kind.key]) : undefined);
+    return named === undefined ? kind.api : `${kind.api}/${encodeURIComponent(named)}`;
+  };
+  const ask = async <T,>(place: string, question: () => Promise<T>): Promise<T | null> => {
     setBusy(true);
     try {
       return await question();
@@ -136,13 +141,16 @@ export function useSave({
     }
   };
   const check = async (body: unknown) => {
-    const answer = await ask(() => call<Effect>(method, place, { body, etag, query: { ...query, dry_run: true } }));
+    const place = placeOf(body);
+    const dry = { body, etag, query: { ...query, dry_run: true } };
+    const answer = await ask(place, () => call<Effect>(method, place, dry));
     if (!answer) return false;
     show({ ...nothing, effect: answer.body });
     return isFree(answer.body);
   };
   const save = async (body: unknown, over?: string) => {
-    const answer = await ask(() => call(method, place, { body, etag: over ?? etag, query }));
+    const place = placeOf(body);
+    const answer = await ask(place, () => call(method, place, { body, etag: over ?? etag, query }));
     if (!answer) return null;
     show(nothing);
     void queries.invalidateQueries(); // not awaited: input from now on applies to the saved object
@@ -160,11 +168,22 @@ interface SaveBarProps {
   onSaved: (body: Record<string, unknown>, etag: string) => void;
   /** Replaces the draft with the object on the server. */
   onDiscard: () => void;
+  /** Where the answer has the members of the body, if below others. */
+  shownOf?: (object: Record<string, unknown>) => Record<string, unknown>;
   children?: ReactNode;
 }
 
 /** The save buttons, with the effect of the change, its problems, and the conflict if there is one. */
-export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDiscard, children }: SaveBarProps) {
+export function SaveBar({
+  saving,
+  body,
+  isChanged,
+  label = "Save",
+  onSaved,
+  onDiscard,
+  shownOf,
+  children,
+}: SaveBarProps) {
   const { effect, conflict, isBusy } = saving;
   const [askedFor, setAskedFor] = useState("");
   const isFixed = useFixed();
@@ -190,7 +209,7 @@ export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDi
           <p>Your changes are not saved yet.</p>
           <Difference
             titles={["Theirs", "Yours"]}
-            before={pretty(common(conflict.theirs, body))}
+            before={pretty(common(shownOf?.(conflict.theirs) ?? conflict.theirs, body))}
             after={pretty(body)}
             language="json"
           />

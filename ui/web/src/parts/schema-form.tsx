@@ -61,6 +61,7 @@ interface Context {
   schemas: Schemas;
   skip: ReadonlySet<string>;
   problemAt: (pointer: string) => string | undefined;
+  placeOf: (pointer: string) => string | undefined;
 }
 
 interface FormProps {
@@ -69,11 +70,13 @@ interface FormProps {
   onChange: (value: Members) => void;
   /** Members that have controls elsewhere on the page. */
   skip?: string[];
+  /** Places that set members over what is saved with the form, by the keys of the members. */
+  fixed?: Record<string, string>;
   /** The problems in the last response, by JSON pointer. */
   problems?: { pointer?: string; message: string }[];
 }
 
-export function SchemaForm({ schema, value, onChange, skip = [], problems = [] }: FormProps) {
+export function SchemaForm({ schema, value, onChange, skip = [], fixed = {}, problems = [] }: FormProps) {
   const schemas = useSchemas(schema);
   if (!schemas)
     return (
@@ -82,7 +85,8 @@ export function SchemaForm({ schema, value, onChange, skip = [], problems = [] }
       </p>
     );
   const problemAt = (pointer: string) => problems.find((one) => one.pointer === pointer)?.message;
-  const context = { schemas: { ...schemas, ...schema.$defs }, skip: new Set(skip), problemAt };
+  const placeOf = (pointer: string) => fixed[pointer.slice(1).replaceAll("/", ".")];
+  const context = { schemas: { ...schemas, ...schema.$defs }, skip: new Set(skip), problemAt, placeOf };
   const root = resolved(schema, context.schemas);
   const { forms } = alternatives(root, context.schemas);
   const props = { context, value, at: "", onChange: (changed: Value) => onChange((changed ?? {}) as Members) };
@@ -216,18 +220,30 @@ function MembersOf({ context, schema, value, at, onChange }: FieldProps) {
     const { [name]: _, ...rest } = given;
     onChange(changed === undefined ? rest : { ...given, [name]: changed });
   };
-  const field = (name: string) => (
-    <Member
-      key={name}
-      context={context}
-      name={name}
-      schema={schema.properties?.[name] ?? {}}
-      value={given[name]}
-      at={`${at}/${name}`}
-      isRequired={schema.required?.includes(name) ?? false}
-      onChange={(changed) => change(name, changed)}
-    />
-  );
+  const field = (name: string) => {
+    const place = context.placeOf(`${at}/${name}`);
+    const member = (
+      <Member
+        key={name}
+        context={context}
+        name={name}
+        schema={schema.properties?.[name] ?? {}}
+        value={given[name]}
+        at={`${at}/${name}`}
+        isRequired={schema.required?.includes(name) ?? false}
+        onChange={(changed) => change(name, changed)}
+      />
+    );
+    if (place === undefined) return member;
+    return (
+      <fieldset className="changeable" key={name} disabled>
+        {member}
+        <p className="help">
+          Set by <code>{place}</code>, which comes before what is saved here. Change it there.
+        </p>
+      </fieldset>
+    );
+  };
   const [first, rest] = [names.filter((name) => shownFirst.has(name)), names.filter((name) => !shownFirst.has(name))];
   if (!first.length && rest.length <= 6) return <div className="fields">{rest.map(field)}</div>;
   return (

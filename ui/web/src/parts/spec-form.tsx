@@ -21,6 +21,10 @@ interface Props {
   etag?: string;
   /** Members without a field in the form. */
   skip?: string[];
+  /** Members that can be set, where an object has them below others. */
+  settingsOf?: (object: Members) => Members;
+  /** Places that set members over what is saved here, by their keys. */
+  fixed?: Record<string, string>;
   /** Fields before those of the schema. */
   fields?: (
     value: Members,
@@ -29,27 +33,30 @@ interface Props {
   ) => ReactNode;
 }
 
-export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fields }: Props) {
+export function SpecForm({ kind: path, schema, name, object, etag, skip = [], settingsOf, fixed, fields }: Props) {
   const kind = kindOf(path)!;
+  const settings = (shown: Members) => specOf(kind, settingsOf?.(shown) ?? shown);
   const navigate = useNavigate();
   const described = { $ref: `#/components/schemas/${schema}` };
   const schemas = useSchemas(described);
   const masked = (value: Members, kept: string | undefined) =>
     schemas ? (withoutSecrets(value, described, schemas, kept) as Members) : value;
   const draft = useDraft<Members>(
-    `${path}/${name ?? "new"}`,
-    name === undefined ? (object as Members) : specOf(kind, object as Members),
+    `${path}/${name ?? "new"}${schema === kind.model ? "" : `/${schema}`}`,
+    name === undefined ? (object as Members) : settings(object as Members),
     etag,
     (value) => masked(value, name && MASKED),
   );
   const saving = useSave({ kind: path, name, etag: draft.etag || undefined });
+  const isPatch = name !== undefined && kind.isPatched;
+  const sent = isPatch ? changesOf(settings(object as Members), draft.value) : draft.value;
   const change = (changed: Members) => draft.set((known) => ({ ...known, ...changed }));
   const [once, setOnce] = useState<{ name: string; secrets: [string, string][] } | null>(null);
   const saved = (body: Members, tag: string) => {
     const own = String(body[kind.key] ?? body.name);
     const secrets = generated(body);
     setOnce(secrets.length ? { name: own, secrets } : null);
-    if (name !== undefined) return draft.settle(specOf(kind, body), tag);
+    if (name !== undefined) return draft.settle(settings(body), tag);
     draft.discard();
     if (!secrets.length) void navigate(itemAt(path, own) as never);
   };
@@ -70,12 +77,14 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
           schema={described}
           value={draft.value}
           onChange={draft.set}
-          skip={[...kind.readOnly, ...(name === undefined ? skip : ["name", ...skip])]}
+          skip={[...kind.readOnly, ...(name === undefined ? skip : [kind.key, ...skip])]}
+          fixed={fixed}
           problems={saving.problem?.errors}
         />
         <SaveBar
           saving={saving}
-          body={draft.value}
+          body={sent}
+          shownOf={settingsOf}
           isChanged={name === undefined || draft.isChanged}
           label={name === undefined ? "Create" : "Save"}
           onDiscard={draft.discard}
@@ -83,7 +92,8 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
           <CopySpec
             kind={path}
             name={name ?? String(draft.value[kind.key] || "NAME")}
-            spec={masked(draft.value, MASKED)}
+            spec={masked(sent, MASKED)}
+            method={isPatch ? "PATCH" : kind.isCreatedByName ? "POST" : "PUT"}
           />
         </SaveBar>
       </form>
@@ -100,9 +110,23 @@ export const specOf = (kind: Kind, object: Members): Members =>
   Object.fromEntries(
     Object.entries(writable(kind, object)).filter(
       ([member, value]) =>
-        member !== "name" && value !== "" && value !== null && !(Array.isArray(value) && !value.length),
+        member !== kind.key && value !== "" && value !== null && !(Array.isArray(value) && !value.length),
     ),
   );
+
+/** What a patch says to make one object another: what is gone is null. */
+function changesOf(before: Members, after: Members): Members {
+  const isPart = (value: unknown): value is Members =>
+    typeof value === "object" && value !== null && !Array.isArray(value);
+  const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];
+  return Object.fromEntries(
+    names.flatMap((name) => {
+      const [old, now] = [before[name], after[name]];
+      if (JSON.stringify(old) === JSON.stringify(now)) return [];
+      return [[name, isPart(old) && isPart(now) ? changesOf(old, now) : (now ?? null)]];
+    }),
+  );
+}
 
 const MASKED = "******";
 /** Secrets that the server generated, which only the answer to the request that saves has. */

@@ -19,7 +19,7 @@ export interface Row {
 
 interface MenuProps {
   kind: Kind;
-  row: { name: string; etag?: string; enable?: unknown; fixed_by?: string | null };
+  row: { name: string; etag?: string; enable?: unknown; state?: unknown; fixed_by?: string | null };
   /** Those beside it in its list. */
   before?: Row;
   after?: Row;
@@ -32,13 +32,19 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
   const may = useMay();
   const [asked, ask] = useState<Pick<
     Parameters<typeof Confirm>[0],
-    "title" | "method" | "path" | "body" | "etag" | "text"
+    "title" | "method" | "path" | "body" | "etag" | "text" | "drains"
   > | null>(null);
   const [says, setSays] = useState("");
   const place = `${kind.api}/${encodeURIComponent(row.name)}`;
   const one = `${kind.one.toLowerCase()} ${row.name}`;
   const { etag } = row;
-  const switches = kind.switches.filter(({ verb }) => verb !== (row.enable === false ? "disable" : "enable"));
+  const isDone: Record<string, boolean> = {
+    disable: row.enable === false,
+    enable: row.enable !== false,
+    start: row.state === "running",
+    stop: row.state === "stopped",
+  };
+  const switches = kind.switches.filter(({ verb }) => !isDone[verb]);
   /** Ask to put it at the place of another one. */
   const move = async (word: string, other: string) => {
     const order = moved(await namesOf(kind.api, kind.key), row.name, other);
@@ -58,10 +64,17 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
     const target = moves.find(([word]) => word === key);
     if (target) void move(...target).catch((error) => setSays(sentence(error)));
     else if (key === "delete")
-      ask({ title: `Delete ${one}`, method: "DELETE", path: place, etag, text: kind.deletion || undefined });
+      ask({
+        title: `Delete ${one}`,
+        method: "DELETE",
+        path: place,
+        etag,
+        text: kind.deletion || undefined,
+        drains: kind.switches.some(({ drains }) => drains),
+      });
     else {
-      const text = kind.switches.find(({ verb }) => verb === key)?.text;
-      ask({ title: `${capitalized(key)} ${one}`, method: "POST", path: `${place}:${key}`, etag, text });
+      const { text, drains } = kind.switches.find(({ verb }) => verb === key)!;
+      ask({ title: `${capitalized(key)} ${one}`, method: "POST", path: `${place}:${key}`, etag, text, drains });
     }
   };
   if (!may(kind.right, "change") || (!moves.length && !switches.length && !canDelete)) return null;
