@@ -186,7 +186,7 @@ class Node:
         self.steering = steering
         place = None if steering is None else steering.place
         self.own_dir = data_dir if place is None else cell_directory(data_dir, place.number)
-        """Directory of what this process alone writes."""
+        """Directory that this process alone writes to."""
         self.token = token
         bounds = config.get("allowed", AllowedSettings)
         confine(bounds, data_dir)

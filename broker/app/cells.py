@@ -28,7 +28,7 @@ _OF_CELLS: Final = {
     "mqtt.retain_available": "false",
     "mqtt.shared_subscription_available": "false",
 }
-# What cells but the first have for themselves: readers and users go to the first.
+# Settings of the cells other than the first, which readers and users connect to.
 _OF_OTHERS: Final = {"range_server.bind": "127.0.0.1:0"}
 _ANY_PORT: Final = "127.0.0.1:0"
 
@@ -87,7 +87,7 @@ def _check(options: ServeOptions, count: int) -> None:
 
 
 def _command(options: ServeOptions, cell: int | None, count: int) -> list[str]:
-    """Command of a cell, or of the check where there is none."""
+    """Command of a cell, or of the check if ``cell`` is None."""
     told = {
         "data_dir": str(options.data_dir),
         "mqtt": options.mqtt,
@@ -131,7 +131,7 @@ def _be_cell(options: ServeOptions, place: Place) -> int:
 
 
 def _checked(options: ServeOptions) -> Mapping[str, Any]:
-    """What is wrong with the configuration and its addresses, and the settings of the log."""
+    """Problems of the configuration and its addresses, and the settings of the log."""
     from broker.app.lifecycle import administrator_token, check_profile, configuration
     from broker.observe.settings import LogSettings
 

@@ -127,7 +127,7 @@ def connect(directory: Path, name: str, kind: int) -> socket.socket:
     """A socket that is connected to one in a directory, and does not block.
 
     Raises:
-        OSError: nobody has that socket.
+        OSError: no process has that socket.
     """
     link = socket.socket(socket.AF_UNIX, kind)
     link.setblocking(False)

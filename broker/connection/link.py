@@ -12,7 +12,7 @@ from broker.core.client import Client
 
 
 class LinkIdentity(Protocol):
-    """Who is at the other end of a link."""
+    """The peer of a link, as it is known before its CONNECT."""
 
     @property
     def peer_host(self) -> str | None:

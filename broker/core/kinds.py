@@ -40,7 +40,7 @@ At = Literal["here", "client", "config", "list", "lines", "sum", "first", "each"
 # Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the
 # running of the broker, its settings and security, and who may use the API.
 Area = Literal["authoring", "operations", "administration", "identities"]
-# How a scope of topics applies to an operation (``ui.api.topic_scope``): not at all, since it neither returns messages
+# Effect of a scope of topics on an operation (``ui.api.topic_scope``): none, since it neither returns messages
 # nor acts on topics (``none``); to the topics of its parameters, its body and the object in its path (``named``), and
 # there must be one (``required``); or only a scope of all topics permits it (``any``).
 Topics = Literal["none", "named", "required", "any"]
@@ -141,7 +141,7 @@ class Kind:
     the audit log that the spec does not have: from an object as it is saved, and as it is saved then or None; it gives
     None where the object counts as deleted. ``menu`` is the group of the dashboard's navigation that has its list, and
     ``page_columns`` are the columns of that list with their headings, where they are others than ``columns``. ``area``
-    decides which roles may change it, and ``topics`` how scopes of topics apply to what changes or tries one.
+    decides which roles may change it, and ``topics`` how scopes of topics apply to operations that change or try one.
     """
 
     name: str

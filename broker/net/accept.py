@@ -38,7 +38,7 @@ LinkMaker = Callable[[Origin], asyncio.Protocol]
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What an acceptor needs to find the cells of its clients. ``client_of`` gives the client identifier of a
+    """Functions by which an acceptor finds the cells of its clients. ``client_of`` gives the client identifier of a
     connection that has sent a CONNECT, empty where this cell has to answer it."""
 
     cells: Cells
@@ -316,7 +316,7 @@ class Acceptor:
             self._loop.add_reader(listening, self._accept_now, listening)
 
     def _arrived(self, arriving: _Arriving) -> None:
-        """Pass a connection whose CONNECT is there to the cell of its client, or go on with it."""
+        """Pass a connection whose CONNECT is there to the cell of its client, or serve it here."""
         steering = self._steering
         assert steering is not None
         entrance = arriving.entrance
@@ -352,8 +352,8 @@ class Acceptor:
                 entrance = entrance or self._steering.entrance(self._settings.web)
                 origin = await self._steered(self._steering, link, waiting, origin, entrance)
         except (BadProxyHeader, OSError) as error:
-            why = "proxy_timeout" if isinstance(error, TimeoutError) else "proxy_header"
-            self._owner.refused(peer_host, why, str(error))
+            reason = "proxy_timeout" if isinstance(error, TimeoutError) else "proxy_header"
+            self._owner.refused(peer_host, reason, str(error))
             origin = None
         except asyncio.CancelledError:
             link.close()
@@ -382,7 +382,7 @@ class Acceptor:
                 spare.close()
 
     def _door(self) -> Doorway | None:
-        """What a TLS connection has in place of a link until its cell is known; None in a broker of one process."""
+        """Stand-in for the link of a TLS connection until its cell is known; None in a broker of one process."""
         steering = self._steering
         if steering is None or self._tls is None:
             return None
@@ -396,7 +396,7 @@ class Acceptor:
         origin: Origin,
         entrance: Entrance,
     ) -> Origin | None:
-        """The origin of a connection that stays here, with what was read; None for one that has another cell now, or
+        """The origin of a connection that stays here, with the bytes read; None for one that has another cell now, or
         none at all."""
         try:
             async with asyncio.timeout(steering.deadline_s()):

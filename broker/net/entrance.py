@@ -1,7 +1,7 @@
 """Finds out whose client a new connection is, and which cell has it.
 
 With several cells any of them may accept a connection. It reads up to the end of the CONNECT, and no further than one
-read, and then either goes on with what it has read, or passes both to the cell that has the client.
+read, and then either serves the client itself, or passes the socket and these bytes to the cell that has the client.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Cells(Protocol):
 
 
 class Entrance:
-    """What a connection has sent until the CONNECT is there. Does no I/O."""
+    """Bytes of a connection until the CONNECT is there. Does no I/O."""
 
     __slots__ = ("_frames", "_hosts", "_inner", "_most", "_web", "data", "is_done", "is_upgraded")
 
@@ -110,7 +110,7 @@ class Entrance:
 
     @property
     def connect(self) -> tuple[bytes, int, int] | None:
-        """The bytes of the CONNECT with start and end of its body; None where there is none."""
+        """The bytes of the CONNECT with start and end of its body; None without one."""
         data = bytes(self.data if self._frames is None else self._inner)
         if not data or data[0] >> 4 != p.CONNECT:
             return None
@@ -154,7 +154,7 @@ class Doorway(asyncio.Protocol):
             self.decided.set_result(None)
 
     def origin(self, origin: Origin) -> Origin:
-        """The origin with what TLS knows of the client, and what was read."""
+        """The origin with the client's identity in TLS, and the bytes that were read."""
         info = self.transport.get_extra_info
         tls = info("ssl_object")
         peer = info("peername")

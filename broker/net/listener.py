@@ -233,7 +233,7 @@ class Listener:
         )
 
     def _client_of(self, entrance: Entrance, origin: Origin) -> str:
-        """Client identifier in force of a connection's CONNECT; empty where there is none that can be read."""
+        """Client identifier that counts for a connection's CONNECT; empty if it cannot be read."""
         if (connect := entrance.connect) is None:
             return ""
         data, start, stop = connect

@@ -456,7 +456,7 @@ class _AlarmRecord:
         self._resize(key, len(data))
 
     def forget(self, number: int) -> None:
-        """Delete an alarm that is over; one that was not stored is no error."""
+        """Delete an alarm that is over; one that was not stored is ignored."""
         key = f"{_PAST}{number:016x}"
         if key not in self._sizes:
             return
@@ -472,7 +472,7 @@ class _AlarmRecord:
             self._sizes[key] = size
 
     def changed(self) -> None:
-        """Have what changed written, at once or when its second is over."""
+        """Write the changes, at once or when their second is over."""
         if self._waiting and self._timer is None:
             self.write()
 

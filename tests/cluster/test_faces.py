@@ -242,7 +242,7 @@ def test_what_several_cells_cannot_do_is_refused(cells: Cells) -> None:
     ]
     for method, path, body in refusals:
         problem = cells.front.call(method, path, body, expect=409)
-        sentence = "a broker of 2 cells cannot do this yet. Try: sluice serve without --workers"
+        sentence = "a broker of 2 cells cannot do this yet. Try: sluice serve --workers 1"
         assert problem["detail"] == sentence
 
 

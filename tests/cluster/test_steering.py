@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ from broker.net.settings import (
 from tests.support.cells import Cells, cells
 from tests.support.certificates import Authority
 from tests.support.connections import dial
-from tests.support.mqtt_server import on_loop
+from tests.support.mqtt_server import Node, on_loop
 from tests.support.waiting import until
 from tests.support.wire import WireClient
 
@@ -245,6 +246,10 @@ async def _next_publish(client: WireClient) -> Publish:
             return packet
 
 
+def _is_gone(node: Node, name: str) -> bool:
+    return name not in node.server.hub.sessions.by_client_id
+
+
 @on_loop
 async def test_ends_are_the_same_through_a_gateway(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
@@ -264,14 +269,10 @@ async def test_ends_are_the_same_through_a_gateway(tmp_path: Path) -> None:
             node = started.node_of(name)
             client = await connected(name)
             client.send(Disconnect())
-            await until(
-                lambda node=node, name=name: name not in node.server.hub.sessions.by_client_id
-            )
+            await until(partial(_is_gone, node, name))
             client = await connected(name)
             client._writer.transport.abort()
-            await until(
-                lambda node=node, name=name: name not in node.server.hub.sessions.by_client_id
-            )
+            await until(partial(_is_gone, node, name))
             client = await connected(name)
             node.kick(name)
             assert (await client.expect(Disconnect)).reason_code == reason.ADMINISTRATIVE_ACTION

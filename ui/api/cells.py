@@ -482,9 +482,7 @@ class Faces:
 
 def several(count: int) -> Conflict:
     """The refusal of an operation that only a broker of one cell can carry out."""
-    return Conflict(
-        f"a broker of {count} cells cannot do this yet. Try: sluice serve without --workers"
-    )
+    return Conflict(f"a broker of {count} cells cannot do this yet. Try: sluice serve --workers 1")
 
 
 def _with_missing(value: Any, away: Iterable[Away]) -> Response:
