@@ -324,6 +324,7 @@ async def test_a_request_that_opens_no_websocket_is_answered(tmp_path: Path) -> 
 @on_loop
 async def test_connections_wait_for_a_cell_that_restarts(tmp_path: Path) -> None:
     async with cells(tmp_path, begins=lambda number: number == 0) as started:
+        started.accept_only_in(0)
         # more than the queue of the cell's socket takes
         waiting = [await WireClient.open(started.ports[0], 5) for _ in started.identifiers(40, 1)]
         for client, name in zip(waiting, started.identifiers(40, 1), strict=True):
@@ -342,6 +343,7 @@ async def test_a_client_whose_cell_does_not_take_it_is_refused_in_time(
 ) -> None:
     monkeypatch.setattr(steering_module, "WAIT_S", 0.2)
     async with cells(tmp_path, begins=lambda number: number == 0) as started:
+        started.accept_only_in(0)
         waiting = [await WireClient.open(started.ports[0], 5) for _ in started.identifiers(60, 1)]
         for client, name in zip(waiting, started.identifiers(60, 1), strict=True):
             client.send(Connect(name, 5))

@@ -63,6 +63,13 @@ class Cells:
         assert isinstance(session.owner, Connection)
         return session.owner
 
+    def accept_only_in(self, cell: int) -> None:
+        """Let one cell accept all connections from now on."""
+        for number, node in enumerate(self.nodes):
+            for listener in node.server.listeners._all.values() if number != cell else ():
+                for accepting in listener._accepting:
+                    accepting.close()
+
     def identifiers(self, number: int, cell: int) -> list[str]:
         """So many client identifiers of a cell."""
         place = self.place(cell)
