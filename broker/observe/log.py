@@ -270,7 +270,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     left_out = record.__dict__.get("left_out")
     if left_out:
         shown["left_out"] = left_out
-    return shown | _on_every_line
+    return _on_every_line | shown  # a supervisor's line may be about a cell
 
 
 def _event(record: logging.LogRecord) -> str:
