@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
 
+from broker.cluster.directories import make_directories
+from broker.cluster.switchboard import Switchboard
 from broker.core.cells import Place
+from tests.support.cells import Heard
 from tests.support.local_node import Node
+
+_DEADLINE_S = 30.0
 
 
 class Cells:
@@ -45,10 +53,37 @@ class Cells:
 
 
 @contextmanager
+def _switchboard(place: Place) -> Iterator[None]:
+    """The lines that a supervisor has, on a thread with a loop of its own."""
+    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        switchboard = Switchboard(place.run, Heard())
+        for number in range(place.count):
+            switchboard.prepare(number)
+        stopped = asyncio.Event()
+        ready.set_result((asyncio.get_running_loop(), stopped))
+        await stopped.wait()
+        switchboard.close()
+
+    thread = Thread(target=lambda: asyncio.run(serve()), name="switchboard under test")
+    thread.start()
+    loop, stopped = ready.result(_DEADLINE_S)
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join(_DEADLINE_S)
+
+
+@contextmanager
 def running(data_dir: Path, number: int = 2, config: str = "") -> Iterator[Cells]:
     """Started cells, which are stopped at the end."""
     cells = Cells(data_dir, number, config)
+    cells.place.run.mkdir(parents=True, mode=0o700)
+    make_directories(data_dir, number)
     with ExitStack() as stack:
+        stack.enter_context(_switchboard(cells.place))
         for node in cells.nodes:
             node.start()
             stack.callback(node.stop)

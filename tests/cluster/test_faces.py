@@ -20,7 +20,6 @@ from tests.cluster.cells import Cells, running
 from tests.end_to_end.clients import Client
 from tests.support.local_node import sluice
 from tests.support.node import TOKEN, eventually
-from tests.support.processes import free_port
 from ui.api.cell_calls import ACTOR_HEADER, header_of_actor
 from ui.api.cell_joins import labelled_metrics
 
@@ -148,17 +147,42 @@ def test_only_the_front_writes_the_file(cells: Cells) -> None:
     assert own(cells, 1, "GET", "/rules/own").status_code == 404
 
 
-def test_a_change_that_one_cell_refuses_is_in_none(cells: Cells) -> None:
-    # both run on this machine: the second one cannot open the address that the first one has
-    listener = {"bind": f"127.0.0.1:{free_port()}"}
-    refused = cells.front.call("POST", "/listeners/tcp:twice", listener, expect=409)
-    assert refused["detail"].startswith("cell 1 refused the change, so no cell has it: ")
-    cells.front.call("GET", "/listeners/tcp:twice", expect=404)
-    assert own(cells, 1, "GET", "/listeners/tcp:twice").status_code == 404
-    assert "twice" not in (cells.front.data_dir / "api.hocon").read_text().splitlines()[-1]
-    cells.front.call("POST", "/rules", {**RULE, "name": "after"})
-    assert own(cells, 1, "GET", "/rules/after").status_code == 200
-    cells.front.call("DELETE", "/rules/after")
+def test_a_change_that_one_cell_refuses_is_in_none(tmp_path: Path) -> None:
+    with running(tmp_path / "data", config="mqtt.max_inflight = 20") as cells:
+        cells.front.call("POST", "/rules", RULE)
+        cells.front.call("POST", "/rules", {**RULE, "name": "s"})
+        file = cells.front.data_dir / "sluice.conf"
+        file.write_text("mqtt.max_inflight = 21")
+        cells.front.reload()  # this cell alone: the other has still read the file as it was
+        changes: list[tuple[str, str, Any]] = [
+            ("POST", "/rules", {**RULE, "name": "new"}),
+            ("PUT", "/rules/r", {**RULE, "sql": 'SELECT qos FROM "t/#"'}),
+            ("DELETE", "/rules/r", None),
+            ("POST", "/rules:reorder", {"order": ["s", "r"]}),
+            ("PUT", "/config/mqtt.max_topic_levels", {"value": 7}),
+            ("POST", "/users", {"name": "meter", "password": "a-password"}),
+        ]
+        before = cells.front.call("GET", "/rules")["items"]
+        for method, path, body in changes:
+            refused = cells.front.call(method, path, body, expect=409)
+            assert refused["detail"].startswith(
+                f"cell 1 refused the change, so no cell has it: {file} changed after"
+            )
+            for cell in (0, 1):
+                rules = own(cells, cell, "GET", "/rules").json()["items"]
+                assert [(rule["name"], rule["sql"]) for rule in rules] == [
+                    (rule["name"], rule["sql"]) for rule in before
+                ]
+                assert own(cells, cell, "GET", "/users/meter").status_code == 404
+                levels = own(cells, cell, "GET", "/config/mqtt.max_topic_levels").json()
+                assert levels["value"] != 7
+        cells.front.call("POST", "/config:reload")
+        assert own(cells, 1, "GET", "/config/mqtt.max_inflight").json()["value"] == 21
+        for method, path, body in changes:
+            if path != "/rules:reorder":
+                cells.front.call(method, path, body)
+        assert own(cells, 1, "GET", "/rules/r").status_code == 404
+        assert own(cells, 1, "GET", "/config/mqtt.max_topic_levels").json()["value"] == 7
 
 
 def test_a_cell_that_is_away(tmp_path: Path) -> None:
@@ -401,10 +425,10 @@ def test_the_longest_queues_are_those_of_all_cells(cells: Cells) -> None:
     for number, name in enumerate(names, 1):
         node = cells.nodes[cells.place.cell_of(name)]
         with Client(node, name, expiry_s=600) as client:
-            client.subscribe("queued/#", 1)
+            client.subscribe(f"queued/{name}", 1)
         with Client(node, f"to-{name}") as publisher:
             for _ in range(number):
-                publisher.publish("queued/x", b"x", 1)
+                publisher.publish(f"queued/{name}", b"x", 1)
     top = cells.front.call("GET", "/sessions:top?count=5")["items"]
     assert [(item["clientid"], item["queued"]) for item in top] == [(names[1], 2), (names[0], 1)]
     assert len(cells.front.call("GET", "/sessions:top?count=1&by=bytes")["items"]) == 1
