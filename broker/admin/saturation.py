@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NotRequired
+from typing import Any, Final
 
 from typing_extensions import TypedDict
 
@@ -86,7 +86,6 @@ class SaturationRow(TypedDict):
     memory_bytes: int
     store_backlog_bytes: int
     culprit: str
-    cell: NotRequired[int]
 
 
 class SaturationEntry(SaturationRow):

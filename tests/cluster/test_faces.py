@@ -340,6 +340,23 @@ def test_a_tail_has_the_messages_of_all_cells(cells: Cells) -> None:
     assert seen == {"tail/a", "tail/b"}
 
 
+def test_a_tail_ends_after_so_many_messages_of_all_cells(cells: Cells) -> None:
+    name = cells.client_of(1, "counted")
+    with (
+        Client(cells.nodes[1], name) as publisher,
+        cells.front.client() as api,
+        api.stream("GET", "/topics/tail?filter=counted&seconds=60&count=2") as lines,
+    ):
+        messages = 0
+        for line in lines.iter_lines():
+            if "matched" in json.loads(line):
+                publisher.publish("counted", b"1", 1)
+                publisher.publish("counted", b"2", 1)
+            else:
+                messages += 1
+    assert messages == 2
+
+
 HOSTILE = [
     "", "a", "d-000", "d-200", "d-201", "%00", "%2F", "..%2F..", "é", "%ED%A0%80", "a" * 300, "-1", "0",
     "99999999999999999999", "e30=", "W10=", "[]", "{}", "null", "true", "#", "+/#", "2026-01-01T00:00:00Z", "\\x00",

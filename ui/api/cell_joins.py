@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -113,7 +113,7 @@ def labelled_metrics(texts: Mapping[int, str], count: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def interleaved(sources: Iterable[AsyncIterable[Any]]) -> AsyncIterator[Any]:
+async def interleaved(sources: Iterable[AsyncIterable[Any]]) -> AsyncGenerator[Any, None]:
     """The chunks of all sources, as they come."""
     queue: asyncio.Queue[Any] = asyncio.Queue(_WAITING)
     ended = object()

@@ -8,8 +8,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -390,7 +398,9 @@ class Faces:
             own.body_iterator,
             *(self._calls.lines(cell, asked.method, target, actor) for cell in self.place.others),
         ]
-        own.body_iterator = interleaved(sources)
+        lines = interleaved(sources)
+        most: int | None = asked.values.get("count")
+        own.body_iterator = lines if most is None else _first_messages(lines, most)
         return own
 
     # -- lists --
@@ -483,6 +493,18 @@ class Faces:
 def several(count: int) -> Conflict:
     """The refusal of an operation that only a broker of one cell can carry out."""
     return Conflict(f"a broker of {count} cells cannot do this yet. Try: sluice serve --workers 1")
+
+
+async def _first_messages(chunks: AsyncGenerator[Any, None], most: int) -> AsyncIterator[bytes]:
+    """The lines of a tail up to its last message."""
+    left = most
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            for line in bytes(chunk).splitlines(keepends=True):
+                left -= "matched" not in jsontext.decode(line)
+                yield line
+                if left == 0:
+                    return
 
 
 def _with_missing(value: Any, away: Iterable[Away]) -> Response:
