@@ -16,6 +16,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from broker.core.errors import ConfigError
+from broker.core.message import Message
 from broker.core.stage import Outcome
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node
@@ -62,7 +63,7 @@ def test_a_stop_answers_requests_that_wait_and_logs_no_traceback(
         waiting = asyncio.Event()
         never = asyncio.Event()
 
-        async def wait_for_ever(_: object) -> Outcome:
+        async def wait_for_ever(message: Message) -> Outcome:
             waiting.set()
             await never.wait()
             return Outcome(0)
