@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from tests.support.node import Node, eventually
 from tests.support.node import running as serving
@@ -16,12 +20,34 @@ from tests.ui.browser import check_everywhere, check_look, painted, set_look, si
 
 TOPIC = "halls/1/t"
 DIALOG = "[role=dialog]"
+PASSWORD = "a long password"
 SCHEMA = {"type": "object", "required": ["t"]}
 
 
+class Refusing(BaseHTTPRequestHandler):
+    """Answers 400 to every POST."""
+
+    def do_POST(self) -> None:  # the library's name
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(400)
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A broker that has one message in a stream, retained, delayed and captured, and one that a validation stopped."""
+def refusing() -> Iterator[str]:
+    """The address of an HTTP server that takes nothing."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, refusing: str) -> Iterator[Node]:
+    """A broker that has a message in a stream, retained, delayed, captured, in flight and queued, one that a validation
+    stopped, and one whose row an HTTP server refused."""
     with serving(
         tmp_path_factory.mktemp("explain") / "data", config="overload.enable = false\n"
     ) as node:
@@ -58,17 +84,38 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         reader.loop_start()
         eventually(reader.is_connected, what="reader connects")
         reader.subscribe("halls/#", qos=1)
-        eventually(lambda: node.call("GET", "/subscriptions")["items"])
+        sleeper = mqtt.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id="sleeper",
+            protocol=mqtt.MQTTv5,
+            manual_ack=True,
+        )
+        properties = Properties(PacketTypes.CONNECT)
+        properties.ReceiveMaximum = 1
+        sleeper.connect(*node.mqtt, properties=properties)
+        sleeper.loop_start()
+        eventually(sleeper.is_connected, what="sleeper connects")
+        sleeper.subscribe("halls/#", qos=1)
+        eventually(lambda: len(node.call("GET", "/subscriptions")["items"]) == 2)
         good = {"topic": TOPIC, "payload": '{"t": 21}', "qos": 1, "retain": True}
         node.call("POST", "/messages:publish", good)
+        node.call("POST", "/messages:publish", good)
+        node.call("POST", "/connectors", {"name": "hook", "type": "http", "url": refusing})
+        sends = {"name": "hook", "type": "http", "connector": "hook", "parameters": {"path": "/"}}
+        node.call("POST", "/actions", sends)
+        lost = 'SELECT payload.t AS lost FROM "lost/#"'
+        node.call("POST", "/rules", {"name": "lost", "sql": lost, "actions": ["http:hook"]})
+        node.call("POST", "/messages:publish", good | {"topic": "lost/1", "retain": False})
+        eventually(lambda: node.call("GET", "/actions/hook")["dead_letters_waiting"] == 1)
         node.call("POST", "/messages:publish", good | {"topic": f"$delayed/3600/{TOPIC}"})
         with node.client() as http:
             bad = {"topic": TOPIC, "payload": '{"x": 1}', "qos": 1}
             assert http.post("/messages:publish", json=bad).status_code == 422
-        eventually(lambda: node.call("GET", "/captures/night/records")["total"] == 2)
+        eventually(lambda: node.call("GET", "/captures/night/records")["total"] == 3)
         yield node
-        reader.loop_stop()
-        reader.disconnect()
+        for client in (reader, sleeper):
+            client.loop_stop()
+            client.disconnect()
 
 
 @pytest.mark.parametrize(
@@ -79,6 +126,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         "retained/halls%2F1%2Ft",
         "delayed",
         "captures/night",
+        "clients/sleeper",
     ],
 )
 def test_a_message_is_explained_where_it_is_shown(
@@ -158,6 +206,77 @@ def test_a_refused_message_is_run_again_as_everything_is_configured_now(
     page.goto(f"{broker.url}/refused/{row['id']}")
     page.wait_for_selector("main >> text=/there is no refused message/")
     assert [line for line in complaints if "404" not in line] == []
+
+
+def test_a_message_that_waits_for_a_client_is_explained_on_its_page(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/clients/sleeper")
+    waiting = page.locator("section[aria-label='Messages for it'] tr:has-text('queued')")
+    waiting.get_by_role("button", name="Explain").click()
+    dialog = page.locator(DIALOG)
+    dialog.locator("text=It passes all stages.").wait_for()
+    for name in ("fits", "warm", "sleeper", "reader", "raw"):
+        dialog.locator(f"a.name:text-is('{name}')").first.wait_for()
+    dialog.locator("code:text-is('{\"t\":21}')").wait_for()
+    assert complaints == []
+
+
+def test_a_dead_letter_of_an_action_shows_its_row_and_what_acts_on_the_topic(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/actions/hook?tab=dead+letters")
+    page.click("section[aria-label='Dead letters'] button:text-is('Explain')")
+    dialog = page.locator(DIALOG)
+    dialog.locator("text=/The row was given up: .*400/").wait_for()
+    dialog.locator("text=/A dead letter has the row that a rule made/").wait_for()
+    dialog.locator("code:text-is('{\"lost\":21}')").wait_for()
+    dialog.locator("text=What acts on the topic").wait_for()
+    dialog.locator("a.name:text-is('lost')").wait_for()
+    dialog.locator("text=No client subscribes to it.").wait_for()
+    assert complaints == []
+
+
+def test_an_explanation_that_is_slow_or_refused_says_so(page: Any, broker: Node) -> None:
+    held: list[Any] = []
+    page.route("**/api/v1/pipeline:preview*", lambda route: held.append(route))
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/retained/halls%2F1%2Ft")
+    page.click("main button:text-is('Explain')")
+    dialog = page.locator(DIALOG)
+    dialog.locator("[role=status] >> text=Trying the message…").wait_for()
+    for width, scheme in ((390, "dark"), (1280, "light")):
+        set_look(page, width, scheme)
+        painted(page)
+        check_look(page, width, scheme)
+    body = '{"code": "unavailable", "detail": "the node is overloaded"}'
+    held.pop().fulfill(status=503, content_type="application/problem+json", body=body)
+    dialog.locator("[role=alert] >> text=the node is overloaded").wait_for()
+    dialog.locator("button:text-is('Run again')").click()
+    eventually(lambda: bool(held) or page.wait_for_timeout(20), what="the second try")
+    held.pop().continue_()
+    dialog.locator("text=It passes all stages.").wait_for()
+
+
+def test_a_role_that_may_not_try_sees_what_acts_on_the_topic(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
+    account = {"name": "olga", "role": "operator", "password": PASSWORD}
+    broker.call("POST", "/accounts", account)
+    page.request.post(
+        f"{broker.url}/api/v1/session",
+        data={"name": "olga", "password": PASSWORD},
+        headers={"Origin": broker.url},
+    )
+    page.goto(f"{broker.url}/retained/halls%2F1%2Ft")
+    page.click("main button:text-is('Explain')")
+    dialog = page.locator(DIALOG)
+    dialog.locator("text=/Your role may not try messages/").wait_for()
+    dialog.locator("a.name:text-is('warm')").wait_for()
+    dialog.locator("a.name:text-is('reader')").wait_for()
+    assert complaints == []
 
 
 def test_an_explanation_is_accessible_at_any_width(page: Any, broker: Node) -> None:

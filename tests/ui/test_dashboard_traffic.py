@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 
 from tests.support.node import Node, eventually
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, sign_in
+from tests.ui.browser import check_everywhere, check_look, painted, set_look, sign_in
 
 CONFIG = "overload.enable = false\nmqtt { max_queued_messages = 2, slow_subscriber = drop }\n"
 
@@ -49,11 +49,25 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         device.disconnect()
 
 
-def test_the_reason_for_lost_messages_is_found_within_five_clicks(page: Any, broker: Node) -> None:
+COUNT_CLICKS = """addEventListener("click", ({ isTrusted }) => {
+  if (isTrusted) sessionStorage.clicks = 1 + Number(sessionStorage.clicks ?? 0);
+}, true);"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_reason_for_lost_messages_is_found_within_five_clicks(
+    page: Any, broker: Node, complaints: list[str], width: int
+) -> None:
+    set_look(page, width, "light")
+    page.add_init_script(COUNT_CLICKS)
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
-    page.click("nav >> role=link[name=Clients]")  # one
-    page.click("main a.name:text-is('device-7')")  # two
+    clients = page.locator("nav a[href^='/clients']")
+    clients.wait_for(state="attached")
+    if not clients.is_visible():
+        page.click("nav summary:has-text('Traffic')")
+    clients.click()
+    page.click("main a.name:text-is('device-7')")
     page.wait_for_selector("text=/Not delivered: 3 messages, since its queue was full/")
     page.wait_for_selector("text=/all 1 that may be in flight are/")
     timeline = page.locator("section[aria-label='Time line']")
@@ -63,10 +77,14 @@ def test_the_reason_for_lost_messages_is_found_within_five_clicks(page: Any, bro
     assert pairs == ["firmware", "site", "firmware"]
     messages = page.locator("section[aria-label='Messages for it']")
     messages.locator("text=in_flight").wait_for()
-    messages.locator("button:text-is('Explain')").first.click()  # three
+    messages.locator("button:text-is('Explain')").first.click()
     page.wait_for_selector("[role=dialog] >> text=It passes all stages.")
     page.wait_for_selector("[role=dialog] a.name:text-is('warm')")
     page.wait_for_selector("[role=dialog] a.name:text-is('device-7')")
+    painted(page)
+    check_look(page, width, "light")
+    assert 2 < int(page.evaluate("sessionStorage.clicks")) <= 5
+    assert complaints == []
 
 
 @pytest.mark.parametrize("path", ["clients/device-7", "topics?under=halls&topic=halls/1/t"])

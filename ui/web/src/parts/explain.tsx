@@ -5,6 +5,7 @@ import { type ReactNode, useId } from "react";
 import { Button, Dialog, Modal, ModalOverlay } from "react-aria-components";
 import { call, getAny } from "../api/client";
 import { useStatus } from "../api/live";
+import { useMay } from "../api/rights";
 import type { components } from "../api/openapi";
 import { Empty, LoadFailure, ObjectLink, State, Why } from "./card";
 import { type Asked, explain, type ExplainedMessage } from "./explaining";
@@ -23,16 +24,19 @@ const PATHS: Record<string, string> = {
   rules: "rules",
   delivery: "clients",
 };
+const NOT_TRIED = "Your role may not try messages. This is what acts on the topic, and who gets it.";
 const TONES: Record<string, string> = { passed: "ok", rows: "ok", changed: "ok" };
 
 /** The dialog of the shell: what happens to the message that was asked about last. */
-export default function ExplainDialog({ asked: { topic, of, then } }: { asked: Asked }) {
+export default function ExplainDialog({ asked: { topic, of, then, rows = [] } }: { asked: Asked }) {
   const { data, error } = useQuery({
     queryKey: ["original", useId()],
     queryFn: async () => (typeof of === "function" ? await of() : of),
     gcTime: 0,
   });
+  const mayTry = useMay()("stages", "try");
   const title = topic || (typeof data === "object" ? data.topic : "");
+  const instead = typeof data === "string" ? data : mayTry ? undefined : NOT_TRIED;
   const close = () => explain(null);
   const end = (
     <Button className="button" onPress={close}>
@@ -48,21 +52,26 @@ export default function ExplainDialog({ asked: { topic, of, then } }: { asked: A
             {title && <code className="wraps">{title}</code>}
           </h2>
           {then && <p>{then}</p>}
+          {rows.map((row, at) => (
+            <code key={at} className="wraps">
+              {typeof row === "string" ? row : JSON.stringify(row)}
+            </code>
+          ))}
           <LoadFailure error={error} />
           {data === undefined && !error && (
             <p className="muted" role="status">
               Reading the message…
             </p>
           )}
-          {typeof data === "string" && (
+          {data !== undefined && instead !== undefined && (
             <>
               <p className="note" role="status">
-                {data}
+                {instead}
               </p>
               <ReceiversOf topic={title} hasStages />
             </>
           )}
-          {typeof data === "object" ? (
+          {typeof data === "object" && mayTry ? (
             <Explanation message={data}>{end}</Explanation>
           ) : (
             <div className="buttons">{end}</div>
@@ -82,6 +91,11 @@ function Explanation({ message, children }: { message: ExplainedMessage; childre
   return (
     <div className="stack">
       <LoadFailure error={error} />
+      {!data && !error && (
+        <p className="muted" role="status">
+          Trying the message…
+        </p>
+      )}
       {data && (
         <>
           <p role="status">
@@ -94,7 +108,6 @@ function Explanation({ message, children }: { message: ExplainedMessage; childre
           {data.steps.length ? (
             <Table
               label="Stages"
-              kind="cards"
               rows={data.steps}
               keyOf={(_, at) => at}
               columns={[
@@ -209,7 +222,6 @@ export function ReceiversOf({
           <h3>What acts on the topic</h3>
           <Table
             label="Stages"
-            kind="cards"
             rows={stages}
             keyOf={(_, at) => at}
             columns={[
@@ -238,7 +250,6 @@ export function ReceiversOf({
       {subscriptions.length > 0 && (
         <Table
           label={`Subscriptions that match ${topic}`}
-          kind="cards"
           rows={subscriptions}
           keyOf={({ clientid: id, filter }) => `${id} ${filter}`}
           columns={[
@@ -278,7 +289,6 @@ export function ReceiversOf({
           </p>
           <Table
             label={`Members of ${group}`}
-            kind="cards"
             rows={members}
             keyOf={({ clientid: id }) => id}
             columns={[

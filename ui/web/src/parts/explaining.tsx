@@ -124,6 +124,8 @@ export interface Asked {
   of: Original;
   /** What happened to it when it was published. */
   then?: string;
+  /** Rows that it became then, where the message itself is not kept. */
+  rows?: unknown[];
 }
 
 let asked: Asked | null = null;

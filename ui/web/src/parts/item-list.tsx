@@ -35,10 +35,15 @@ export function ItemList({
   return (
     <Card title={title}>
       <LoadFailure error={error} />
+      {!data && !error && (
+        <p className="muted" role="status">
+          Loading…
+        </p>
+      )}
       {data && !rows.length && <Empty>{empty}</Empty>}
       {rows.length > 0 && (
         <Table
-          kind="cards live"
+          kind="live"
           label={title}
           columns={[
             ...part.columns.map((declared) => columnOf(declared, rows)),

@@ -10,7 +10,7 @@ export interface Column<Row> {
   exact?: (row: Row) => string | undefined;
 }
 
-/** With the ``kind`` "cards" each row is a card on a narrow screen. */
+/** Each row is a card on a narrow screen, but with the ``kind`` "rows" of data with columns of any number. */
 export function Table<Row>({
   label,
   columns,
@@ -24,9 +24,9 @@ export function Table<Row>({
   keyOf: (row: Row, at: number) => string | number;
   kind?: string;
 }) {
-  const isCards = /\bcards\b/.test(kind); // there a cell is a grid of its title and one other item
+  const isCards = !/\brows\b/.test(kind); // there a cell is a grid of its title and one other item
   return (
-    <div className={`scroll ${kind}`} role="group" aria-label={label} tabIndex={0}>
+    <div className={`scroll ${kind}${isCards ? " cards" : ""}`} role="group" aria-label={label} tabIndex={0}>
       <table role="table">
         <thead role="rowgroup">
           <tr role="row">

@@ -179,7 +179,6 @@ export function Rows({ rows, label }: { rows: Members[]; label: string }) {
   return (
     <>
       <Table
-        kind="cards"
         label={label}
         columns={members.map((member) => columnOf({ title: heading(member), member }, shown))}
         rows={shown}

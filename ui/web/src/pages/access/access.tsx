@@ -75,6 +75,11 @@ function Simulator() {
         </button>
       </form>
       <LoadFailure error={error} />
+      {isFetching && !data && (
+        <p className="muted" role="status">
+          Checking…
+        </p>
+      )}
       {data && asked && <Result decision={data} asked={asked} />}
     </Card>
   );
@@ -107,7 +112,6 @@ function Result({ decision, asked }: { decision: Decision; asked: typeof EMPTY }
       {rules.length > 0 && (
         <Table
           label="Rules that apply to the client"
-          kind="cards"
           rows={rules}
           keyOf={({ name, source }, at) => `${source} ${name} ${at}`}
           columns={[

@@ -5,6 +5,7 @@ import { useEffect, useState } from "react";
 import { Button } from "react-aria-components";
 import { call, type Effect, getAny, type Job, sentence } from "../../api/client";
 import { useEvery } from "../../api/live";
+import { useMay } from "../../api/rights";
 import { Card, Empty, Failure, LoadFailure, Why } from "../../parts/card";
 import { Command, download } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
@@ -38,6 +39,7 @@ export function DeadLetters({
   const what = chosen.length ? `${chosen.length} selected` : "all";
   const exported = chosen.length ? chosen : (data?.items ?? []);
   const causes = kept?.causes?.join(", ");
+  const may = useMay();
   return (
     <Card
       title="Dead letters"
@@ -55,14 +57,18 @@ export function DeadLetters({
       <LoadFailure error={error} />
       {n > 0 && (
         <div className="buttons">
-          <Opens
-            label={chosen.length ? `Send ${what} again…` : "Send again…"}
-            title={`Send dead letters of ${name} again`}>
-            {(close) => <Redrive name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}
-          </Opens>
-          <Opens label={`Delete ${what}…`} title={`Delete the dead letters of ${name}`}>
-            {(close) => <Purge name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}
-          </Opens>
+          {may("dead-letters", "job") && (
+            <Opens
+              label={chosen.length ? `Send ${what} again…` : "Send again…"}
+              title={`Send dead letters of ${name} again`}>
+              {(close) => <Redrive name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}
+            </Opens>
+          )}
+          {may("dead-letters", "change") && (
+            <Opens label={`Delete ${what}…`} title={`Delete the dead letters of ${name}`}>
+              {(close) => <Purge name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}
+            </Opens>
+          )}
           <button
             type="button"
             onClick={() =>
@@ -137,8 +143,8 @@ export function DeadLetters({
                   title: "Do",
                   head: <span className="hidden">Do</span>,
                   kind: "num verbs",
-                  show: ({ topic, reason }) => (
-                    <ExplainButton topic={topic} of={ROW_ONLY} then={`The row was given up: ${reason}`} />
+                  show: ({ topic, reason, row }) => (
+                    <ExplainButton topic={topic} of={ROW_ONLY} rows={[row]} then={`The row was given up: ${reason}`} />
                   ),
                 },
               ]}

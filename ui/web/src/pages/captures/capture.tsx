@@ -66,7 +66,7 @@ function Records({ place, isRunning }: { place: string; isRunning: boolean }) {
       {rows.length > 0 && (
         <Table
           label="Captured messages"
-          kind="cards live"
+          kind="live"
           rows={rows}
           keyOf={({ number }) => number}
           columns={[
@@ -136,7 +136,6 @@ function Stages({ of: { steps, number } }: { of: Captured }) {
       <summary>{counted(steps.length, "stage")}</summary>
       <Table
         label={`Stages of message ${number}`}
-        kind="cards"
         rows={steps}
         keyOf={(_, at) => at}
         columns={[

@@ -535,7 +535,6 @@ function Subscriptions() {
       {subscriptions.length > 0 && (
         <Table
           label="Subscriptions"
-          kind="cards"
           rows={subscriptions}
           keyOf={({ filter }) => filter}
           columns={[
@@ -650,7 +649,7 @@ function Messages() {
       {shown.length > 0 && (
         <Table
           label="Sent and received"
-          kind="cards live"
+          kind="live"
           rows={shown}
           keyOf={({ id }) => id}
           columns={[

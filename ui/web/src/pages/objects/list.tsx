@@ -110,6 +110,7 @@ function List({ kind }: { kind: Kind }) {
             <State state="failed">{problem.detail}</State>
           </p>
         )}
+        {total === undefined && !problem && <Loading />}
         {total === 0 && (
           <Empty command={queryText || !canCreate ? undefined : `sluice ${kind.cli} apply -f -`}>
             {queryText
@@ -223,8 +224,10 @@ function Rows({
                 </td>
                 {hasState && (
                   <td role="cell" data-title="State" className="fit">
-                    {stateOf(row) && <State state={stateOf(row)} />}
-                    <Why>{causeOf(row)}</Why>
+                    <div>
+                      {stateOf(row) && <State state={stateOf(row)} />}
+                      <Why>{causeOf(row)}</Why>
+                    </div>
                   </td>
                 )}
                 {!row.isCut ? (
@@ -235,7 +238,7 @@ function Rows({
                       data-title={column.title}
                       className={column.kind}
                       title={column.exact?.(row)}>
-                      {column.show(row)}
+                      <div>{column.show(row)}</div>
                     </td>
                   ))
                 ) : (

@@ -171,7 +171,7 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
             )}
             <Table
               label={`${resource.many}, rows`}
-              kind="cards live"
+              kind="live"
               rows={rows}
               keyOf={(row, at) => (hasNames ? nameOf(row) : at)}
               columns={[...(many.length ? [select] : []), ...columns, ...(verbs.length || hasMessages ? [menu] : [])]}

@@ -94,7 +94,7 @@ function Tree({ under, search, setSearch }: { under?: string; search: string; se
       {data && data.items.length > 0 && (
         <Table
           label="Topics"
-          kind="cards live"
+          kind="live"
           rows={data.items}
           keyOf={({ topic }) => topic}
           columns={[
@@ -240,7 +240,7 @@ function Tail({ filter, setFilter }: { filter: string; setFilter: (filter: strin
       {shown.length ? (
         <Table
           label="Messages, newest first"
-          kind="cards live"
+          kind="live"
           rows={shown.slice(0, 50)}
           keyOf={(message, at) => `${message.at} ${shown.length - at}`}
           columns={[
