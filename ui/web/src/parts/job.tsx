@@ -4,6 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
 import { call, getAny, type Job, sentence } from "../api/client";
 import { useJobs } from "../api/live";
+import { useMay } from "../api/rights";
 import { State } from "./card";
 import { count, duration, progressText } from "./format";
 
@@ -55,6 +56,7 @@ export function JobProgress({ job }: { job: Omit<Job, "result"> }) {
 export function JobView({ id, children }: { id: string; children?: (job: Job) => ReactNode }) {
   const { job, result, error } = useJob(id);
   const [problem, setProblem] = useState("");
+  const mayChange = useMay()("jobs", "job");
   const ask = async (verb: "cancel" | "pause" | "resume") => {
     try {
       await call("POST", `jobs/${id}:${verb}`);
@@ -71,7 +73,7 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
           {problem}
         </p>
       )}
-      <div className="buttons">
+      <div className="buttons" hidden={!mayChange}>
         {PAUSABLE[job.kind] && job.state === "running" && (
           <button type="button" onClick={() => void ask("pause")}>
             Pause the {PAUSABLE[job.kind]}

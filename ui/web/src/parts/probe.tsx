@@ -3,6 +3,7 @@
 import { useState } from "react";
 import { sentence } from "../api/client";
 import type { components } from "../api/openapi";
+import { useMay } from "../api/rights";
 import { State, Why } from "./card";
 import { Command } from "./copy";
 import { duration } from "./format";
@@ -27,15 +28,18 @@ const STEPS: Record<string, [string, string]> = {
 type Result = components["schemas"]["ProbeResult"];
 
 interface Props {
+  /** What rights call the kind of the object. */
+  right: string;
   ask: () => Promise<{ body: Result }>;
   cli?: string;
   label?: string;
   done?: string;
 }
 
-export function Test({ ask, cli, label = "Test the connection", done = "Nothing was written." }: Props) {
+export function Test({ right, ask, cli, label = "Test the connection", done = "Nothing was written." }: Props) {
   const [result, setResult] = useState<Result | null>(null);
   const [says, setSays] = useState("");
+  const mayTry = useMay()(right, "try");
   const press = async () => {
     setResult(null);
     setSays("Testing…");
@@ -46,6 +50,7 @@ export function Test({ ask, cli, label = "Test the connection", done = "Nothing 
       }, sentence),
     );
   };
+  if (!mayTry) return <p className="muted">Your role may not run this test.</p>;
   return (
     <div className="probe">
       <div className="buttons">

@@ -1,16 +1,17 @@
-// Objects that a configuration file fixes, which pages show but cannot change.
+// Objects that pages show but cannot change: a configuration file fixes them, or the user has no right to.
 
 import { createContext, type ReactNode, useContext } from "react";
 
 const FixedBy = createContext<string | null>(null);
 
-/** What is shown of an object that a file fixes, which the page cannot change. Without ``value`` there is no file. */
+/** What is shown of an object that the page cannot change: ``value`` is the file that fixes it, or empty where the
+ *  user has no right to. With null it can. */
 export const InFile = FixedBy.Provider;
 
-/** Whether a file fixes the object of the page. */
+/** Whether the object of the page cannot be changed. */
 export const useFixed = () => useContext(FixedBy) !== null;
 
-/** Fields of an object, disabled where a file fixes it. */
+/** Fields of an object, disabled where it cannot be changed. */
 export const Changeable = ({ children }: { children: ReactNode }) => (
   <fieldset className="changeable" disabled={useFixed()}>
     {children}

@@ -5,6 +5,7 @@ import { type ReactNode, useState } from "react";
 import { Button } from "react-aria-components";
 import { call, sentence } from "../../api/client";
 import { useAlarms } from "../../api/live";
+import { useMay } from "../../api/rights";
 import { Card, State, stateOf } from "../../parts/card";
 import { Command } from "../../parts/copy";
 import { Opens } from "../../parts/dialogs";
@@ -53,6 +54,8 @@ export function Now({ path, object, children }: { path: Path; object: Bridge; ch
   const nowMs = useServerMs();
   const timeZone = useTimeZone();
   const isFixed = useFixed();
+  const may = useMay();
+  const mayChange = may(path, "change");
   const { name } = object;
   const state = stateOf(object as never);
   const isPaused = "paused" in object && object.paused;
@@ -84,7 +87,9 @@ export function Now({ path, object, children }: { path: Path; object: Bridge; ch
       )}
       {children}
       <div className="buttons">
-        {isAway && <Do verb="restart" label="Try now" place={placeOf("connectors", connector)} isPrimary />}
+        {isAway && may("connectors", "change") && (
+          <Do verb="restart" label="Try now" place={placeOf("connectors", connector)} isPrimary />
+        )}
         {isAway && (
           <Link
             className="button"
@@ -96,12 +101,11 @@ export function Now({ path, object, children }: { path: Path; object: Bridge; ch
         {state === "disabled" && (
           <Do verb="enable" label="Enable" place={placeOf(path, name)} isPrimary disabled={isFixed} />
         )}
-        {state === "stopped" ? (
-          <Do verb="start" label="Start" place={placeOf(path, name)} isPrimary />
-        ) : (
-          state !== "disabled" && <Do verb="stop" label="Stop" place={placeOf(path, name)} />
+        {mayChange && state === "stopped" && <Do verb="start" label="Start" place={placeOf(path, name)} isPrimary />}
+        {mayChange && state !== "stopped" && state !== "disabled" && (
+          <Do verb="stop" label="Stop" place={placeOf(path, name)} />
         )}
-        {"paused" in object && state !== "disabled" && state !== "stopped" && (
+        {mayChange && "paused" in object && state !== "disabled" && state !== "stopped" && (
           <Do
             key={String(isPaused)}
             verb={isPaused ? "resume" : "pause"}
@@ -110,7 +114,7 @@ export function Now({ path, object, children }: { path: Path; object: Bridge; ch
             isPrimary={isPaused}
           />
         )}
-        {path === "actions" && (
+        {mayChange && path === "actions" && (
           <Opens label="Drain…" title={`Drain ${name}`}>
             {(close) => <Drain action={object as Action} close={close} />}
           </Opens>

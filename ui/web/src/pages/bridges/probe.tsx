@@ -12,7 +12,7 @@ export function TestTab({ path, name }: { path: Path; name: string }) {
         Goes through what it takes to {path === "actions" ? "send a row" : path === "sources" ? "read" : "connect"}, one
         step after the other, with the settings as they are saved. Nothing is written.
       </p>
-      <Test ask={() => call("POST", `${placeOf(path, name)}:test`)} cli={`sluice ${path} test ${name}`} />
+      <Test right={path} ask={() => call("POST", `${placeOf(path, name)}:test`)} cli={`sluice ${path} test ${name}`} />
     </Card>
   );
 }

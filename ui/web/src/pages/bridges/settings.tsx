@@ -100,7 +100,7 @@ function Form({
           onSaved?.(saved, tag);
         }}
       />
-      <Test ask={() => call("POST", `${path}:probe`, { body: value })} />
+      <Test right={path} ask={() => call("POST", `${path}:probe`, { body: value })} />
     </Card>
   );
 }

@@ -2,6 +2,7 @@
 
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
+import { useMay } from "../../api/rights";
 import { Card, Empty } from "../../parts/card";
 import { Confirm } from "../../parts/dialogs";
 import { ItemList } from "../../parts/item-list";
@@ -93,15 +94,20 @@ function UserProperties({ pairs }: { pairs: string[][] }) {
 export function ClientVerbs({ name }: { name: string }) {
   const [asked, ask] = useState<"clear" | "ban" | null>(null);
   const navigate = useNavigate();
+  const may = useMay();
   const close = () => ask(null);
   return (
     <>
-      <button type="button" onClick={() => ask("clear")}>
-        Clear session…
-      </button>
-      <button type="button" onClick={() => ask("ban")}>
-        Ban…
-      </button>
+      {may("sessions", "change") && (
+        <button type="button" onClick={() => ask("clear")}>
+          Clear session…
+        </button>
+      )}
+      {may("bans", "change") && (
+        <button type="button" onClick={() => ask("ban")}>
+          Ban…
+        </button>
+      )}
       {asked === "clear" && (
         <Confirm
           title={`Clear the session of ${name}`}

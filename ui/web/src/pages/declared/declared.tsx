@@ -28,6 +28,7 @@ function pageOf(kind: Kind): KindPage<Members> {
     show: ({ name }) => (
       <Card title="Test" note="with the settings as they are saved">
         <Test
+          right={kind.right}
           ask={() => call("POST", `${kind.path}/${encodeURIComponent(name)}:test`)}
           cli={`sluice ${kind.cli} test ${name}`}
           label={`Test the ${kind.name}`}

@@ -76,6 +76,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
     );
   }
   const [state, cause] = [stateOf(object), causeOf(object)];
+  const mayChange = may(kind.right, "change");
   const tabs: Tab<Members>[] = [...page.tabs, DEFINITION];
   const shown = tabs.find(({ title }) => title.toLowerCase() === tab) ?? tabs[0]!;
   return (
@@ -97,6 +98,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
               <ReadOnly file={fixed_by} />
             </p>
           )}
+          {!mayChange && <p className="muted small">Your role may read this, and not change it.</p>}
           {problem && (
             <p className="muted" role="status">
               {problem.detail} Below is what the page knew.
@@ -119,7 +121,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           />
           <ObjectMenu
             kind={kind}
-            row={{ name, etag, enable: object.enable, fixed_by }}
+            row={{ name, etag, enable: object.enable, state: object.state, fixed_by }}
             onDeleted={() => void navigate({ to: `/${kind.path}` } as never)}
           />
         </div>
@@ -143,7 +145,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           ))}
         </nav>
       )}
-      <InFile value={fixed_by}>
+      <InFile value={mayChange ? fixed_by : (fixed_by ?? "")}>
         <shown.show key={shown.title} name={name} object={object} etag={etag} />
       </InFile>
     </div>
@@ -158,6 +160,7 @@ export function NewPage({ path: known }: { path?: string }) {
 
 function New({ kind }: { kind: Kind }) {
   const page = useKindPage(kind);
+  const may = useMay();
   return (
     <div className="page">
       <div>
@@ -167,7 +170,10 @@ function New({ kind }: { kind: Kind }) {
         <h1>New {kind.one.toLowerCase()}</h1>
         <p className="muted">{quoted(kind.purpose)}</p>
       </div>
-      {page && <page.create />}
+      {page && may(kind.right, "change") && <page.create />}
+      {!may(kind.right, "change") && (
+        <Empty>{`Your role may not create ${kind.many.toLowerCase()}. Ask an administrator for one that may.`}</Empty>
+      )}
     </div>
   );
 }

@@ -5,6 +5,7 @@ import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { call, getAny, type Job, sentence } from "../../api/client";
 import { useJobs, useObject } from "../../api/live";
+import { useMay } from "../../api/rights";
 import type { components } from "../../api/openapi";
 import { Card, Empty, Failure, LoadFailure, ObjectLink } from "../../parts/card";
 import { CopyAs } from "../../parts/copy-as";
@@ -40,6 +41,7 @@ function Kept({ stream }: { stream: string }) {
     kind === "quarantine" && name === stream ? [[id, state, progress.done]] : [],
   );
   const place = `quarantine/${encodeURIComponent(stream)}`;
+  const mayPublish = useMay()("quarantines", "job");
   const { data, error } = useQuery({
     queryKey: ["quarantine", stream, held, work],
     placeholderData: keepPreviousData,
@@ -69,9 +71,11 @@ function Kept({ stream }: { stream: string }) {
       {data && data.items.length > 0 && (
         <>
           <div className="buttons">
-            <button type="button" className="primary" onClick={() => void again()}>
-              Publish {chosen.length ? `${chosen.length} selected` : count(data.waiting)} again
-            </button>
+            {mayPublish && (
+              <button type="button" className="primary" onClick={() => void again()}>
+                Publish {chosen.length ? `${chosen.length} selected` : count(data.waiting)} again
+              </button>
+            )}
             <CopyAs
               path={verb}
               method="POST"
