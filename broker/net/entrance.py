@@ -57,8 +57,10 @@ class Entrance:
 
     __slots__ = ("_frames", "_hosts", "_inner", "_most", "_web", "data", "is_done", "is_upgraded")
 
-    def __init__(self, web: WebSocketSettings | None, hosts: AllowedHosts, most: int) -> None:
-        """``most`` is the maximum size of a CONNECT in bytes."""
+    def __init__(
+        self, web: WebSocketSettings | None, hosts: AllowedHosts | None, most: int
+    ) -> None:
+        """``hosts`` are those of a WebSocket; ``most`` is the maximum size of a CONNECT in bytes."""
         self._web = web
         self._hosts = hosts
         self._most = most
@@ -75,7 +77,7 @@ class Entrance:
         answer = b""
         self.data += data
         web = self._web
-        if web is not None and not self.is_upgraded:
+        if web is not None and self._hosts is not None and not self.is_upgraded:
             try:
                 parts = upgrade.split(bytes(self.data))
                 if parts is None:

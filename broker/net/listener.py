@@ -228,7 +228,7 @@ class Listener:
     def _entrance(self, web: WebSocketSettings | None) -> Entrance:
         return Entrance(
             web,
-            self._hosts(),
+            None if web is None else self._hosts(),
             self._hub.context.settings.max_packet_size_before_connect,
         )
 

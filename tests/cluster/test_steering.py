@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ from broker.net.settings import (
 from tests.support.cells import Cells, cells
 from tests.support.certificates import Authority
 from tests.support.connections import dial
-from tests.support.mqtt_server import Node, on_loop
+from tests.support.mqtt_server import on_loop
 from tests.support.waiting import until
 from tests.support.wire import WireClient
 
@@ -246,8 +245,10 @@ async def _next_publish(client: WireClient) -> Publish:
             return packet
 
 
-def _is_gone(node: Node, name: str) -> bool:
-    return name not in node.server.hub.sessions.by_client_id
+async def ended(started: Cells, name: str) -> None:
+    """Wait until a client's session is gone."""
+    sessions = started.node_of(name).server.hub.sessions
+    await until(lambda: name not in sessions.by_client_id)
 
 
 @on_loop
@@ -269,10 +270,10 @@ async def test_ends_are_the_same_through_a_gateway(tmp_path: Path) -> None:
             node = started.node_of(name)
             client = await connected(name)
             client.send(Disconnect())
-            await until(partial(_is_gone, node, name))
+            await ended(started, name)
             client = await connected(name)
             client._writer.transport.abort()
-            await until(partial(_is_gone, node, name))
+            await ended(started, name)
             client = await connected(name)
             node.kick(name)
             assert (await client.expect(Disconnect)).reason_code == reason.ADMINISTRATIVE_ACTION
