@@ -75,7 +75,7 @@ def test_a_stop_answers_requests_that_wait_and_logs_no_traceback(
 
             return StreamingResponse(chunks())
 
-        node.pipeline.publish_and_wait = wait_for_ever  # type: ignore[method-assign, assignment]
+        node.pipeline.publish_and_wait = wait_for_ever  # type: ignore[method-assign]
         app = create_app(node.context)
         app.router.routes.insert(0, Route("/stream", stream_for_ever))
         server = ApiServer(app, "127.0.0.1", 0)

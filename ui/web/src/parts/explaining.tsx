@@ -97,15 +97,15 @@ export async function originalOf(stream: string, shard: number, offset: number |
   if (!record.rule) return messageOf(record);
   if (!/^(validation|transformation):/.test(record.rule))
     return `Rule ${record.rule} wrote this row. The message that it is from is not kept here: a stream with topics keeps messages.`;
-  const row = parseJson(decoded(String(record.payload.data))) as QuarantineRow;
+  const { client_attrs, ...row } = parseJson(decoded(String(record.payload.data))) as QuarantineRow;
   return {
     ...messageOf({
       ...row,
       payload: { encoding: row.payload_encoding, data: row.payload } as Published["payload"],
       ...propertiesOf(row.properties),
+      client_attrs: JSON.parse(client_attrs || "{}"),
     }),
     ...(row.peername && { peername: row.peername }),
-    client_attrs: JSON.parse(row.client_attrs || "{}"),
   } as ExplainedMessage;
 }
 
