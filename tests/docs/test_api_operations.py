@@ -74,8 +74,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         client.loop_start()
         client.publish("$delayed/600/meters/1/telemetry", b'{"t": 20}', 1).wait_for_publish(60)
         node.call("POST", "/streams", {"name": "refused"})
-        reserved = {"topic": "$SYS/brokers", "payload": "x"}  # a message that is refused
-        node.call("POST", "/messages:publish", reserved, expect=422)
+        check = {"type": "sql", "sql": "SELECT * WHERE payload.t > 0"}
+        gate = {"topics": ["refused"], "strategy": "all_pass", "failure_action": "drop"}
+        node.call("POST", "/validations", {"name": "gate", **gate, "checks": [check]})
+        refused = {"topic": "refused", "payload": "{}"}
+        node.call("POST", "/messages:publish", refused, expect=422)
+        node.call("DELETE", "/validations/gate")
         yield node
         client.disconnect()
         client.loop_stop()
