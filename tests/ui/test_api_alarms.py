@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 import pytest
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 
 from broker.admin.alarms import AlarmService
@@ -163,10 +164,14 @@ def test_no_back_test_begins_while_the_node_is_overloaded() -> None:
     async def read() -> dict[str, object]:
         return {"type": "http.request", "body": b'{"stream": "a", "name": "a"}'}
 
-    headers = [(b"content-type", b"application/json")]
+    app = FastAPI()
+    app.state.context = SimpleNamespace(faces=None)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "headers": [(b"content-type", b"application/json")],
+        "app": app,
+    }
     with pytest.raises(Unavailable, match="overloaded"):
-        asyncio.run(
-            start(
-                Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, read)
-            )
-        )
+        asyncio.run(start(Request(scope, read)))

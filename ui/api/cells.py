@@ -33,7 +33,6 @@ from broker.core.kinds import At
 from broker.core.objects import SavedObject, Spec
 from broker.core.signals import Signal
 from broker.observe.log import get_logger
-from ui.api.audit import note_subject
 from ui.api.cell_calls import Away, CellCalls, Reply, not_there, reply_of, there
 from ui.api.cell_joins import (
     SHOWS_PLACES,
@@ -65,7 +64,8 @@ Act = Callable[..., Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request at the front: its checked parameters, and its body where it has one."""
+    """A request at the front: its checked parameters, and its body where it has one. ``note`` tells the audit log the
+    clients that it changes."""
 
     request: Request
     method: str
@@ -73,6 +73,7 @@ class Asked:
     values: Mapping[str, Any]
     sent: Mapping[str, Any] | None
     joining: Joining
+    note: Callable[[str], None]
 
     @property
     def is_dry(self) -> bool:
@@ -285,7 +286,7 @@ class Faces:
         cell = self.place.cell_of(str(client_id))
         if cell == self.place.number:
             return await act()
-        note_subject(str(client_id))
+        asked.note(str(client_id))
         return there(await self._asked(asked, cell)).response()
 
     async def _of_clients(self, asked: Asked, act: Act, names: Sequence[Any]) -> Response:
@@ -296,7 +297,7 @@ class Faces:
         by_cell = by_cell or {self.place.number: []}
         if by_cell.keys() == {self.place.number}:
             return await act()
-        note_subject(", ".join(map(str, names)))
+        asked.note(", ".join(map(str, names)))
         parameters = asked.parameters()
         total: Any = None
         for cell, own in sorted(by_cell.items()):

@@ -20,6 +20,7 @@ from broker.admin.rights import Actor
 from broker.config.spec_problems import parsed
 from broker.core.kinds import At, Kind, Topics
 from broker.core.resources import Does
+from ui.api.audit import note_subject
 from ui.api.body_members import check_members
 from ui.api.cell_calls import is_of_cell
 from ui.api.cell_joins import SHOWS_PLACES, Joining
@@ -221,9 +222,8 @@ class Operations:
                 if is_of_cell(request):
                     SHOWS_PLACES.set(True)
                 elif faces is not None and at != "here":
-                    asked = Asked(
-                        request, method, at, values, sent if body is not None else None, joining
-                    )
+                    sent_body = sent if body is not None else None
+                    asked = Asked(request, method, at, values, sent_body, joining, note_subject)
                     act = partial(faces.answer, asked, act_here)
                 if takes_key and HEADER in request.headers:
                     keys: IdempotencyKeys = request.app.state.context.keys
