@@ -31,7 +31,7 @@ def kept_count(data_dir: Path) -> int | None:
     file = data_dir / _CELLS / _COUNT
     try:
         count = int(file.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         count = 1
     except (OSError, ValueError) as error:
         text = f"{file}: expected the number of cells, got none that can be read. Try: restore a backup"

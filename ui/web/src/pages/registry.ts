@@ -2,7 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { type ComponentType, lazy } from "react";
-import type { Kind } from "../api/kinds";
+import type { Kind, Resource } from "../api/kinds";
 import type { ItemPageProps } from "../parts/item-page";
 import type { KindPage } from "../parts/kind-page";
 
@@ -42,6 +42,8 @@ export function useKindPage(kind: Kind): AnyPage | undefined {
 interface ItemPage {
   show: ComponentType<ItemPageProps>;
   verbs?: ComponentType<{ name: string }>;
+  /** What is known of one that is no longer there. */
+  gone?: ComponentType<{ resource: Resource; name: string }>;
 }
 
 /** Pages of items of live lists that show more than their members, by the path of the list. */
@@ -49,6 +51,7 @@ export const ITEM_PAGES: Record<string, ItemPage> = {
   clients: {
     show: lazy(() => import("./clients/client")),
     verbs: lazy(async () => ({ default: (await import("./clients/client")).ClientVerbs })),
+    gone: lazy(async () => ({ default: (await import("./clients/client")).ClientGone })),
   },
   captures: { show: lazy(() => import("./captures/capture")) },
   jobs: { show: lazy(() => import("./jobs/job")) },

@@ -2,7 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
-import { getAny } from "../api/client";
+import { getAny, Refused } from "../api/client";
 import { type Call, type List } from "../api/kinds";
 import { useEvery } from "../api/live";
 import { Card, Empty, LoadFailure } from "./card";
@@ -32,15 +32,16 @@ export function ItemList({
     refetchInterval: useEvery(EVERY_MS),
   });
   const rows = data?.items ?? [];
+  const isGone = error instanceof Refused && error.status === 404;
   return (
     <Card title={title}>
-      <LoadFailure error={error} />
+      {!isGone && <LoadFailure error={error} />}
       {!data && !error && (
         <p className="muted" role="status">
           Loading…
         </p>
       )}
-      {data && !rows.length && <Empty>{empty}</Empty>}
+      {(data || isGone) && !rows.length && <Empty>{empty}</Empty>}
       {rows.length > 0 && (
         <Table
           kind="live"

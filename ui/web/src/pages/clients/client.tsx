@@ -2,6 +2,7 @@
 
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
+import type { Resource } from "../../api/kinds";
 import { useMay } from "../../api/rights";
 import { Card, Empty } from "../../parts/card";
 import { Confirm } from "../../parts/dialogs";
@@ -66,6 +67,21 @@ export default function ClientPage({ resource, name, data }: ItemPageProps) {
         )}
       </div>
     </div>
+  );
+}
+
+/** A client that left: links of messages, alarms and the audit log lead here too. */
+export function ClientGone({ resource: { parts }, name }: { resource: Resource; name: string }) {
+  return (
+    <>
+      <p className="empty">It is not connected and has no session.</p>
+      <ItemList
+        part={parts[0]!}
+        name={name}
+        title="Time line"
+        empty="Nothing is known of it since the broker started."
+      />
+    </>
   );
 }
 

@@ -56,7 +56,8 @@ export default function ResourceItem({ resource, name }: { resource: Resource; n
         )}
       </div>
       {status}
-      {isGone ? <Empty>{error.message}</Empty> : <LoadFailure error={error} />}
+      {!isGone && <LoadFailure error={error} />}
+      {isGone && (own?.gone ? <own.gone resource={resource} name={name} /> : <Empty>{error.message}</Empty>)}
       {!data && !error && (
         <p className="muted" role="status">
           Loading…
