@@ -185,8 +185,11 @@ def test_numbers_lead_to_the_lists_that_they_count(page: Any, broker: Node) -> N
         page.wait_for_selector(f"h1:has-text('{heading}')")
         assert page.url.endswith(f"/{heading.lower()}?tz=UTC")
         page.go_back()
-    page.click("section[aria-label='Refused messages'] >> role=link >> nth=0")
+    page.click("section[aria-label='Refused messages'] td >> role=link >> nth=0")
     page.wait_for_selector("h1:has-text('reading')")
+    page.go_back()
+    page.click("section[aria-label='Refused messages'] >> role=link[name='the newest']")
+    page.wait_for_selector("h1:has-text('Refused messages')")
 
 
 def test_a_chart_is_saved_as_figures_and_as_a_picture(page: Any, broker: Node) -> None:
