@@ -32,6 +32,9 @@ SMOKE: Final = (
 """Files and tests of ``smoke``: publish to table row with Spark, real clients, a ``kill -9``, restarts, the gates,
 Kafka both ways, a rule in a browser."""
 LONG: Final = (
+    "bridges/spark/test_upsert.py",
+    "bridges/spark/test_lake_audit.py",
+    "bridges/spark/test_audit_values.py",
     "end_to_end/test_rights.py",
     "end_to_end/test_planted_secrets.py",
     "end_to_end/test_accounts.py",
@@ -43,9 +46,6 @@ LONG: Final = (
     "end_to_end/test_external_http.py",
     "end_to_end/test_effects_of_kinds.py",
     "end_to_end/test_import_emqx.py",
-    "end_to_end/test_allowed.py",
-    "end_to_end/test_named_files.py",
-    "end_to_end/test_unknown_members.py",
     "end_to_end/test_catalogues.py",
     "end_to_end/test_cascade.py",
     "end_to_end/test_impact.py",
