@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.end_to_end.clients import Client
+from tests.end_to_end.clients import Client as MqttClient
 from tests.support.local_node import Node, running
 from tests.support.node import TOKEN, eventually
 from tests.support.plain_http import NO_TLS
@@ -301,7 +301,7 @@ def _plant(node: Node) -> dict[str, list[str]]:
             "quarantine": "refused-of-b",
         },
     )
-    with Client(node, "leaver", is_clean=False, expiry_s=3600) as leaver:
+    with MqttClient(node, "leaver", is_clean=False, expiry_s=3600) as leaver:
         leaver.subscribe("plant/b/#", 1)
     for topic in ("plant/b", "plant/b/1", "plant/b/refused", "$delayed/3600/plant/b"):
         message = {"topic": topic, "payload": CANARY, "qos": 1, "retain": True}
