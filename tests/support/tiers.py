@@ -32,6 +32,10 @@ SMOKE: Final = (
 """Files and tests of ``smoke``: publish to table row with Spark, real clients, a ``kill -9``, restarts, the gates,
 Kafka both ways, a rule in a browser."""
 LONG: Final = (
+    "broker/auth/test_jwt_on_the_wire.py",
+    "broker/auth/test_left_behind.py",
+    "broker/auth/test_revocation.py",
+    "broker/net/test_collector.py",
     "bridges/spark/test_upsert.py",
     "bridges/spark/test_lake_audit.py",
     "bridges/spark/test_audit_values.py",
