@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _measured(name: str, options: argparse.Namespace) -> bool:
-    """Print the figures of one service; True where it misses what is wanted."""
+    """Print the figures of one service; returns whether it misses its limit."""
     with ExitStack() as stack:
         settings = ["login_limits.enable=false", "overload.enable=false"]
         if name != PLAIN:

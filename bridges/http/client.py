@@ -11,11 +11,11 @@ import ssl
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakSet
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import AbstractResolver
 from aiohttp.connector import Connection
 from yarl import URL
 
@@ -40,7 +40,7 @@ from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.settings.oauth import Tokens
 from bridges.resource.settings.tls import client_context
 from broker.config.secret_text import MadeOfSecrets
-from broker.config.ssrf import AddressGuard
+from broker.config.ssrf import AddressGuard, GuardedResolver
 
 _NO_CERTIFICATE: Final = "; it may require a client certificate: ssl.certfile and ssl.keyfile"
 _CHECK_S: Final = 10.0
@@ -97,7 +97,10 @@ class HttpClient(Connector):
 
     def _connector(self) -> aiohttp.TCPConnector:
         """Connections to addresses that the guard allows; ``pool_size`` is this class's to keep."""
-        resolver = _GuardedResolver(self.context.guard)
+        guard = self.context.guard
+        resolver = cast(
+            AbstractResolver, GuardedResolver(lambda host, port: resolve(host, port, guard))
+        )
         idle_s = self.settings.max_inactive
         return _TrackingConnector(
             limit=0, resolver=resolver, use_dns_cache=False, keepalive_timeout=idle_s
@@ -331,7 +334,7 @@ class HttpClient(Connector):
         return options
 
     def _check_allowed(self, origin: URL) -> None:
-        """Refuse addresses that need no name lookup; names are checked by ``_GuardedResolver``, but behind a proxy."""
+        """Refuse addresses that need no name lookup; names are checked by ``GuardedResolver``, but behind a proxy."""
         guard = self.context.guard
         for host in (origin.host, None if self._proxy is None else self._proxy.host):
             if host and (reason := guard.why_not_host(host) or _why_not_literal(guard, host)):
@@ -385,30 +388,6 @@ class _TrackingConnector(aiohttp.TCPConnector):
         connection = await super().connect(req, traces, timeout)
         _connection_in_use.set(connection.protocol)
         return connection
-
-
-class _GuardedResolver(AbstractResolver):
-    """Looks names up; addresses that must not be called are left out."""
-
-    def __init__(self, guard: AddressGuard) -> None:
-        self._guard = guard
-
-    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
-        """See ``AbstractResolver``; raises what ``bridges.resource.probe.resolve`` does."""
-        return [
-            {
-                "hostname": host,
-                "host": address,
-                "port": port,
-                "family": family,
-                "proto": 0,
-                "flags": 0,
-            }
-            for address in await resolve(host, port, self._guard)
-        ]
-
-    async def close(self) -> None:
-        """See ``AbstractResolver``."""
 
 
 def _place(origin: URL) -> tuple[str, int]:

@@ -47,7 +47,7 @@ def check_count(data_dir: Path, count: int) -> None:
     """Refuse a data directory of another number of cells, or one that lacks the directory of a cell.
 
     Raises:
-        ConfigError: says what is wrong.
+        ConfigError: the numbers differ, or a directory is missing.
     """
     kept = kept_count(data_dir)
     if kept is None:

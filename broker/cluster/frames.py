@@ -44,7 +44,6 @@ class FrameType(IntEnum):
     TAKEN = 5
     LOG = 6
     KEPT = 7
-    PING = 8
 
 
 class Frame(NamedTuple):

@@ -23,11 +23,13 @@ from broker.core.receipt import Receipt
 from broker.core.stored import message_of
 from broker.core.stream import StreamRecord
 from broker.core.topic import TopicFilter, check_topic_name
+from broker.pipeline.plan import MAX_CACHED_TOPIC_BYTES
 from broker.routing.router import Routes
 from broker.session.session import Session
 
-# Topics whose own subscribers are remembered.
+# Topics whose own subscribers are remembered, and their bytes.
 _MOST_TOPICS: Final = 50_000
+_MOST_TOPIC_BYTES: Final = 8 * 1024 * 1024
 _PLAIN_QOS0: Final = 0x30
 _PUBLISH: Final = 3
 
@@ -38,6 +40,7 @@ class OwnRoutes:
     def __init__(self, hub: Hub) -> None:
         self._router = hub.router
         self._known: dict[bytes, Routes[Session]] = {}
+        self._known_bytes = 0
         hub.on_routes.connect(self._forget)
 
     def of(self, topic: bytes) -> Routes[Session]:
@@ -51,16 +54,21 @@ class OwnRoutes:
             text = decode_text(topic, "the topic of a PUBLISH")
             check_topic_name(text)
             routes = self._router.own_routes(text)
-            if len(self._known) >= _MOST_TOPICS:
+            if len(topic) > MAX_CACHED_TOPIC_BYTES:
+                return routes
+            self._known_bytes += len(topic)
+            if len(self._known) >= _MOST_TOPICS or self._known_bytes > _MOST_TOPIC_BYTES:
                 self._known.clear()
+                self._known_bytes = len(topic)
             self._known[topic] = routes
         return routes
 
     def _forget(self, topic_filter: TopicFilter) -> None:
         if "+" in topic_filter.levels or "#" in topic_filter.levels:
             self._known.clear()
-        else:
-            self._known.pop(topic_filter.filter.encode(), None)
+            self._known_bytes = 0
+        elif self._known.pop(topic := topic_filter.filter.encode(), None) is not None:
+            self._known_bytes -= len(topic)
 
 
 class Inbox:

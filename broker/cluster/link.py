@@ -275,8 +275,7 @@ class Link:
         self.channel = None
         self.is_up = self.is_busy = False
         self._lives += 1
-        lost = sum(map(_qos0_in, self.box.chunks))
-        self.box.chunks.clear()
+        lost = sum(map(_qos0_in, self.box.take()))
         self.hub.context.figures.sent[0].value -= self.box.take_count()
         for cell in (self.live, self.durable):
             cell.box = cell.fast = None
@@ -324,10 +323,8 @@ class Link:
 
     def send_in_order(self, frame: bytes) -> None:
         """Send a frame behind the packets that wait."""
-        box = self.box
-        if box.chunks:
-            self.send_live(box.chunks[:])
-            box.chunks.clear()
+        if self.box.chunks:
+            self.send_live(self.box.take())
         self.send(frame)
 
     def write(self, data: bytes) -> None:
@@ -422,8 +419,8 @@ class Link:
                 self.box.add_sent(transit.packet)
 
     def check_crowd(self) -> None:
-        """The kernel takes no more for now: where much waits, packets go the careful way."""
-        if not self.is_crowded and sum(map(len, self.box.chunks)) >= MAX_UNSENT_BYTES // 2:
+        """While the kernel takes no more, and much waits, each further packet is counted before it may wait too."""
+        if not self.is_crowded and self.box.waiting_bytes() >= MAX_UNSENT_BYTES // 2:
             self._crowd()
 
     def _crowd(self) -> None:
@@ -435,7 +432,7 @@ class Link:
         """One more packet of QoS 0 comes to a link that is crowded; returns whether it may wait."""
         cell = self.live
         self.hub.backpressure.crowded(cell)
-        return sum(map(len, self.box.chunks)) < (
+        return self.box.waiting_bytes() < (
             MAX_UNSENT_BYTES if cell.is_waited_for else MAX_UNSENT_BYTES // 2
         )
 
@@ -696,12 +693,27 @@ class Link:
 class LinkBox(Outbox):
     """Packets that wait to be put into a frame: at the end of a turn, or once the kernel took the one before."""
 
-    __slots__ = ("_counted", "_link")
+    __slots__ = ("_counted", "_link", "_weighed", "_weighed_bytes")
 
     def __init__(self, pending: PendingWrites, link: Link) -> None:
         super().__init__(pending, link.write)
         self._link = link
-        self._counted = 0
+        self._counted = self._weighed = self._weighed_bytes = 0
+
+    def take(self) -> list[bytes]:
+        """Take out what waits."""
+        chunks = self.chunks[:]
+        self.chunks.clear()
+        self._weighed = self._weighed_bytes = 0
+        return chunks
+
+    def waiting_bytes(self) -> int:
+        """Bytes that wait. Each chunk is looked at once, since many may wait and this is asked for each further one."""
+        chunks = self.chunks
+        if self._weighed < len(chunks):
+            self._weighed_bytes += sum(map(len, chunks[self._weighed :]))
+            self._weighed = len(chunks)
+        return self._weighed_bytes
 
     def add(self, chunk: bytes) -> None:
         """A packet that goes the careful way, since the link is full."""
@@ -724,8 +736,7 @@ class LinkBox(Outbox):
         if link.is_busy:
             link.check_crowd()
             return 0
-        chunks = self.chunks[:]
-        self.chunks.clear()
+        chunks = self.take()
         return link.send_live(chunks) if chunks else 0
 
     def take_count(self) -> int:

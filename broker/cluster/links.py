@@ -1,4 +1,4 @@
-"""The links of a cell to all others: their connections, and the filters that are told."""
+"""The links of a cell to all others: their connections, and the filters that cells announce."""
 
 from __future__ import annotations
 

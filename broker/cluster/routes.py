@@ -1,8 +1,8 @@
-"""Topic filters that the clients of a cell subscribe to, as the other cells are told them.
+"""Topic filters that the clients of a cell subscribe to, as it announces them to the other cells.
 
 Subscriptions are counted by filter and *kind*: their QoS, whether they want RETAIN as it was published, and whether
-QoS 1 and 2 messages must be kept for them on disk. The other cells are told one kind for each filter, which covers all
-of its subscriptions, when it changes.
+QoS 1 and 2 messages must be kept for them on disk. A cell announces one kind for each filter, which covers all of
+its subscriptions, whenever it changes.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Interest:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self.version = 1
-        """Grows with each change that the other cells are told."""
+        """Grows with each change that is announced."""
         self._counts: dict[str, int] = {}
         """By filter: the number of subscriptions of each kind, ``_BITS`` bits each."""
         self.changed: dict[str, int | None] = {}
-        """Kinds as they were when the other cells were told last, of the filters that changed since."""
+        """Kinds as they were last announced, of the filters that changed since."""
 
     def added(self, subscriber: Subscriber, subscription: Subscription) -> None:
         """A client has this subscription from now on."""

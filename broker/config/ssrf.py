@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, Any, Final, TypeVar
 
@@ -160,3 +160,30 @@ def _meant(text: str) -> list[IPv4Address | IPv6Address]:
     if address in _NAT64:
         inner = IPv4Address(int(address) & 0xFFFFFFFF)
     return [address] if inner is None else [address, inner]
+
+
+class GuardedResolver:
+    """Looks names up for aiohttp (its ``AbstractResolver``) and leaves out addresses that must not be called.
+
+    ``look_up`` gives the addresses of a host and a port, as ``AddressGuard.addresses`` does.
+    """
+
+    def __init__(self, look_up: Callable[[str, int], Awaitable[Sequence[str]]]) -> None:
+        self._look_up = look_up
+
+    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[dict[str, Any]]:
+        """The addresses, in aiohttp's form; raises as ``look_up``."""
+        return [
+            {
+                "hostname": host,
+                "host": address,
+                "port": port,
+                "family": family,
+                "proto": 0,
+                "flags": 0,
+            }
+            for address in await self._look_up(host, port)
+        ]
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -31,7 +31,7 @@ from broker.auth.jwt_token import Refused
 from broker.config.model import Settings
 from broker.config.outgoing import ClientTls, TlsUnusable
 from broker.config.secret_text import ADDRESS, SecretText, SecretUnreadable, SecretUrl
-from broker.config.ssrf import AddressDenied, AddressGuard, GuardedLoop
+from broker.config.ssrf import AddressDenied, GuardedLoop, GuardedResolver
 from broker.config.vault import NAMED_SECRETS
 from broker.core import jsontext
 from broker.core.errors import ConfigError
@@ -41,7 +41,7 @@ from broker.core.placeholders import NAMED_SECRET, SECRET_REFERENCE
 if TYPE_CHECKING:
     import aiohttp
     import yarl
-    from aiohttp.abc import AbstractResolver, ResolveResult
+    from aiohttp.abc import AbstractResolver
 else:
     aiohttp = LazyModule("aiohttp")
     yarl = LazyModule("yarl")
@@ -182,30 +182,6 @@ class HttpSourceSettings(OutsideSourceSettings, HttpRequestSettings):
         return self
 
 
-class _GuardedResolver:
-    """Looks names up for aiohttp; leaves out addresses that must not be called."""
-
-    def __init__(self, guard: AddressGuard) -> None:
-        self._guard = guard
-
-    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
-        """See ``aiohttp.abc.AbstractResolver``; raises as ``AddressGuard.addresses``."""
-        return [
-            {
-                "hostname": host,
-                "host": address,
-                "port": port,
-                "family": family,
-                "proto": 0,
-                "flags": 0,
-            }
-            for address in await self._guard.addresses(host, port)
-        ]
-
-    async def close(self) -> None:
-        """See ``aiohttp.abc.AbstractResolver``."""
-
-
 class HttpRequests:
     """Requests about clients to one service."""
 
@@ -292,7 +268,7 @@ class HttpRequests:
             *self._place()
         )  # the resolver does not see an address, but names
         if self._session is None:
-            resolver = cast("AbstractResolver", _GuardedResolver(self._guard))
+            resolver = cast("AbstractResolver", GuardedResolver(self._guard.addresses))
             connector = aiohttp.TCPConnector(
                 limit=0, resolver=resolver, use_dns_cache=False, keepalive_timeout=_KEPT_S
             )
