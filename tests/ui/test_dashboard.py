@@ -241,7 +241,7 @@ def test_every_link_leads_to_a_page(page: Any, broker: Node, complaints: list[st
                 path
             )
         if path.startswith("/clients/"):  # of one that left, messages and its time line remain
-            has_left |= page.locator("main >> text=It is not connected").count() > 0
+            has_left |= page.locator("main >> text=is not connected and has no session").count() > 0
         links = page.eval_on_selector_all(
             "a[href]",
             "all => all.filter(({origin}) => origin === location.origin).map(({pathname}) => pathname)",

@@ -160,7 +160,7 @@ def test_a_client_with_any_name_has_a_page_with_its_subscriptions(page: Any, bro
     page.wait_for_selector(f"main h1 >> text={NAMED}")
     page.wait_for_selector("main td >> text=meters/#")
     page.goto(f"{broker.url}/clients/nobody")
-    page.wait_for_selector("main .empty >> text=nobody")
+    page.wait_for_selector("main .empty >> text=nobody is not connected")
 
 
 def test_a_client_is_disconnected_after_its_effect_was_shown(page: Any, broker: Node) -> None:

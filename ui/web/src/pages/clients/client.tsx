@@ -74,7 +74,7 @@ export default function ClientPage({ resource, name, data }: ItemPageProps) {
 export function ClientGone({ resource: { parts }, name }: { resource: Resource; name: string }) {
   return (
     <>
-      <p className="empty">It is not connected and has no session.</p>
+      <p className="empty">{name} is not connected and has no session.</p>
       <ItemList
         part={parts[0]!}
         name={name}
