@@ -217,6 +217,8 @@ class Link:
         self.routed = 0
         """Version of this cell's filters that the other one follows."""
         self._stored_kept = -1
+        self.takers: dict[FrameType, Callable[[Frame], None]] = {}
+        """What further types of frames are for."""
         self.log = LogSender(self, common.positions.kept_by(number))
         self.keep_kept()
         for text, kind, since_offset in common.positions.routes_of(number):
@@ -508,8 +510,10 @@ class Link:
         elif frame.type is FrameType.ROUTED:
             self.routed = decoded(Routed, frame).version
             self._common.check_told()
-        elif frame.type is FrameType.HELLO:
-            raise FrameError("expected one HELLO, got another")
+        elif frame.type in self.takers:
+            self.takers[frame.type](frame)
+        else:
+            raise FrameError(f"expected no {frame.type.name} now")
 
     def _answer(self, flags: int) -> tuple[list[int], list[int]]:
         """Held and released positions or offsets of the next TAKEN, which leaves at the end of this turn."""
