@@ -18,7 +18,8 @@ from deltalake import DeltaTable
 
 from tests.support.node import TOKEN, Node, eventually
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, sign_in, tab_to
+from tests.ui.browser import check_everywhere, check_look, sign_in, tab_to
+from tests.ui.test_dashboard_declared import connected
 
 pytestmark = pytest.mark.spark
 
@@ -169,6 +170,83 @@ def test_an_audit_names_the_offsets_that_are_missing_and_doubled(page: Any, fill
     page.click("text=audit the table")
     page.click("button:text('Audit')")
     page.wait_for_selector("text=Every record is accounted for, once.")
+
+
+def test_a_row_of_a_table_is_explained_from_its_message_through_every_stage(
+    page: Any, filled: Node, complaints: list[str]
+) -> None:
+    node = filled
+    node.call("POST", "/schemas", {"name": "meter", "type": "json", "source": '{"type": "object"}'})
+    gate = {
+        "name": "whole",
+        "topics": ["meters/#"],
+        "checks": [{"type": "json", "schema": "meter"}],
+    }
+    node.call("POST", "/validations", gate | {"strategy": "all_pass", "failure_action": "drop"})
+    reader = connected(node, "wall-display", "meters/+")
+    try:
+        sign_in(page, node)
+        page.goto(f"{node.url}/tables/raw?tab=rows")
+        row = page.locator(
+            "[aria-label='Rows of the table'] tbody tr:has(a[aria-label='Message 0 of shard 0'])"
+        )
+        row.get_by_role("button", name="Explain").click()
+        dialog = page.locator("[role=dialog]")
+        dialog.locator("text=/it became this row of table raw/").wait_for()
+        dialog.locator("text=It passes all stages.").wait_for()
+        stages = dialog.get_by_role("group", name="Stages")
+        stages.locator("tr:has(a.name:text-is('whole')) >> text=passed").wait_for()
+        stages.locator("tr:has(a.name:text-is('warm')) >> text=/79.5/").wait_for()
+        dialog.locator("li:has-text('stream meters') a.name:text-is('raw')").wait_for()
+        dialog.locator("tr:has(a.name:text-is('wall-display')) >> text=yes").wait_for()
+        node.call("POST", "/rules/warm:disable")
+        try:
+            dialog.get_by_role("button", name="Run again").click()
+            stages.locator("a.name:text-is('warm')").wait_for(state="detached")
+            stages.locator("a.name:text-is('whole')").wait_for()
+        finally:
+            node.call("POST", "/rules/warm:enable")
+        check_look(page, 1280, "light")
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="detached")
+        assert page.evaluate("document.activeElement.textContent") == "Explain"
+    finally:
+        reader.disconnect()
+        reader.loop_stop()
+        node.call("DELETE", "/validations/whole")
+    assert complaints == []
+
+
+def test_a_dead_letter_and_a_row_that_a_rule_wrote_say_what_they_are_from(
+    page: Any, filled: Node
+) -> None:
+    node = filled
+    to_stream = [{"type": "stream", "stream": "hot"}]
+    node.call("POST", "/streams", {"name": "hot"})
+    node.call("POST", "/rules", {"name": "hot", "sql": WRONG, "actions": to_stream})
+    node.call("POST", "/lake/tables", {"name": "hot", "stream": "hot"})
+    node.call("POST", "/lake/tables", {"name": "strict", "stream": "meters", "rule": "warm"})
+    publish(node, {"temp": 41})
+    sign_in(page, node)
+    for table, members in (("strict", "dead_letters"), ("hot", "rows")):
+        eventually(
+            lambda: node.call("GET", f"/lake/tables/{table}")[members],  # noqa: B023
+            180,
+            0.5,
+            f"{members} of table {table}",
+        )
+    page.goto(f"{node.url}/tables/strict?tab=rows&letters=true")
+    page.locator("main td").get_by_role("button", name="Explain").first.click()
+    dialog = page.locator("[role=dialog]")
+    dialog.locator("text=/a dead letter of table strict: .*the payload is not JSON/").wait_for()
+    failed = dialog.get_by_role("group", name="Stages").locator("tr:has(a.name:text-is('warm'))")
+    failed.locator("text=the payload is not JSON").wait_for()
+    page.goto(f"{node.url}/tables/hot?tab=rows")
+    page.locator("main td").get_by_role("button", name="Explain").first.click()
+    dialog.locator("text=/it became this row of table hot/").wait_for()
+    dialog.locator("text=/Rule hot wrote this row/").wait_for()
+    for table in ("hot", "strict"):
+        node.call("DELETE", f"/lake/tables/{table}")
 
 
 def test_a_shadow_is_compared_and_swapped(page: Any, filled: Node) -> None:

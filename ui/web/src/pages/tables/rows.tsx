@@ -162,8 +162,16 @@ export function Rows({ name, object }: Props) {
               kind: "num verbs" as const,
               show: (row: Members) => {
                 const [shard, offset] = placeOf(row);
+                const became = letters
+                  ? `When it was read, it became a dead letter of table ${name}: ${row._error}`
+                  : `When it was read, it became this row of table ${member ?? name}:`;
                 return (
-                  <ExplainButton topic={String(row._topic ?? "")} of={() => originalOf(object.stream, shard, offset)} />
+                  <ExplainButton
+                    topic={String(row._topic ?? "")}
+                    of={() => originalOf(object.stream, shard, offset)}
+                    then={became}
+                    rows={letters ? [] : [Object.fromEntries(Object.entries(row).filter(([title]) => !ours(title)))]}
+                  />
                 );
               },
             },
