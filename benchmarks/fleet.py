@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bare import ROOT
 from benchmarks.pipeline import OBJECTS, create, serving
@@ -72,10 +73,10 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One that runs: its MQTT port, and the process whose time is measured."""
+    """One that runs: its MQTT port, and the processes whose time is measured."""
 
     port: int
-    pid: int
+    pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,7 @@ def compare(
     case: Case, brokers: Mapping[str, Broker], rounds: int, messages: int, *, is_json: bool
 ) -> bool:
     """Load the brokers in turns and print their figures; returns whether the goal was reached."""
-    turns: dict[str, list[dict[str, float]]] = {
-        name: [] for name in case.brokers if name in brokers
-    }
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in case.brokers if name in brokers}
     for _ in range(rounds):
         for name, results in turns.items():
             results.append(
@@ -167,7 +166,7 @@ def compare(
     return is_reached
 
 
-def _figures(case: str, broker: str, results: list[dict[str, float]]) -> Figures:
+def _figures(case: str, broker: str, results: list[dict[str, Any]]) -> Figures:
     cpu_us, per_s, delivered_per_s = (
         statistics.median(one[name] for one in results)
         for name in ("cpu_us", "per_s", "delivered_per_s")
@@ -180,7 +179,7 @@ def _as_json(figures: Figures) -> dict[str, float | str]:
     return {name: getattr(figures, name) for name in Figures.__slots__}
 
 
-def load(broker: Broker, arguments: tuple[str, ...], messages: int) -> dict[str, float]:
+def load(broker: Broker, arguments: tuple[str, ...], messages: int) -> dict[str, Any]:
     """One run of the load generator."""
     command = [
         sys.executable,
@@ -188,11 +187,11 @@ def load(broker: Broker, arguments: tuple[str, ...], messages: int) -> dict[str,
         "benchmarks.fleet_load",
         f"127.0.0.1:{broker.port}",
         "--pid",
-        str(broker.pid),
+        *map(str, broker.pids),
     ]
     command += ["--messages", str(messages), *arguments]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, float] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
@@ -205,13 +204,13 @@ def _sluice(_folder: Path) -> Iterator[Broker]:
         # else other programs on the machine make it refuse clients
         for kind, spec in OBJECTS:
             create(ready["api"], kind, spec)
-        yield Broker(int(ready["mqtt"].rpartition(":")[2]), int(ready["pid"]))
+        yield Broker(int(ready["mqtt"].rpartition(":")[2]), (int(ready["pid"]),))
 
 
 @contextmanager
 def _mosquitto(folder: Path) -> Iterator[Broker]:
     with peers.mosquitto(folder / "mosquitto", "set_tcp_nodelay true") as peer:
-        yield Broker(peer.port, peer.process.pid)
+        yield Broker(peer.port, (peer.process.pid,))
 
 
 @contextmanager
@@ -219,13 +218,13 @@ def _unbounded(folder: Path) -> Iterator[Broker]:
     with peers.mosquitto(
         folder / "unbounded", "set_tcp_nodelay true", "max_queued_messages 0"
     ) as peer:
-        yield Broker(peer.port, peer.process.pid)
+        yield Broker(peer.port, (peer.process.pid,))
 
 
 @contextmanager
 def _nats(folder: Path) -> Iterator[Broker]:
     with peers.nats(folder / "nats") as peer:
-        yield Broker(peer.port, peer.process.pid)
+        yield Broker(peer.port, (peer.process.pid,))
 
 
 @contextmanager
@@ -237,7 +236,7 @@ def _least(folder: Path) -> Iterator[Broker]:
     )
     process.start()
     try:
-        yield Broker(port, process.pid)
+        yield Broker(port, (process.pid,))
     finally:
         process.stop()
 

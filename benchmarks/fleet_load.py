@@ -15,12 +15,14 @@ import select
 import socket
 import time
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.load import connect, link_to, payload_of, publish, subscribe
 from broker.codec.primitives import PACKET_ID_BYTES
+from broker.core.cells import Place
 
 _READ_BYTES: Final = 1 << 20
 _PACKET_IDS: Final = 60_000
@@ -40,7 +42,21 @@ def main() -> None:
     )
     add = parser.add_argument
     add("address", help="HOST:PORT of the broker")
-    add("--pid", type=int, required=True, help="process of the broker, for its processor time")
+    add(
+        "--pid",
+        type=int,
+        nargs="+",
+        required=True,
+        help="processes of the broker, for their processor time",
+    )
+    add(
+        "--cells",
+        type=int,
+        default=1,
+        help="cells of the broker, over which clients are spread evenly so that of N messages N-1 cross",
+    )
+    add("--from-cell", type=int, help="cell of all devices")
+    add("--to-cell", type=int, help="cell of all subscribers")
     add("--devices", type=int, default=1000)
     add(
         "--subs",
@@ -105,21 +121,37 @@ class _Run:
         delivered_qos = min(options.qos, options.subqos)
         self._size = len(publish(topics[0], payload, delivered_qos))
         self._packet_id_at = self._size - len(payload) - 2 if delivered_qos else 0
+        self._copies = options.subs if options.everything else min(options.subs, 1)
         self._subscribers = self._subscribe(topics)
         to = link_to(options.address)
         self._devices = [
-            connect(to, f"device{number}-{os.getpid()}") for number in range(options.devices)
+            connect(to, self._identifier("device", number, options.from_cell, number))
+            for number in range(options.devices)
         ]
         self._packets = [publish(topic, payload, options.qos) for topic in topics]
         self._id_at = len(self._packets[0]) - len(payload) - 2
-        # of the processor time of another process, as clock_getcpuclockid gives it
-        self._clock = ~options.pid << 3 | 2
+        # of the processor time of other processes, as clock_getcpuclockid gives them
+        self._clocks = [~pid << 3 | 2 for pid in options.pid]
         self.delivered = self.acknowledged = 0
-        self._ended_s = self._used_s = 0.0
+        self._ended_s = 0.0
+        self._used_s: list[float] = []
+
+    def _identifier(self, role: str, number: int, cell: int | None, share: int) -> str:
+        """A client identifier of a cell; where none is given, of the one whose turn it is."""
+        place = Place(0, self._options.cells, Path())
+        wanted = share % place.count if cell is None else cell
+        for attempt in range(1000):
+            identifier = f"{role}{number}-{os.getpid()}-{attempt}"
+            if place.cell_of(identifier) == wanted:
+                return identifier
+        raise SystemExit(f"no client identifier of cell {wanted} was found")
+
+    def _used(self) -> list[float]:
+        return [time.clock_gettime(clock) for clock in self._clocks]
 
     def _subscribe(self, topics: list[str]) -> dict[int, _Subscriber]:
         options, found = self._options, {}
-        each = len(topics) // options.subs
+        each = len(topics) // max(options.subs, 1)
         has_all = options.everything or options.subs == 1
         for number in range(options.subs):
             link = self._connect_subscriber(number, is_clean=not options.persistent)
@@ -131,9 +163,11 @@ class _Run:
         return found
 
     def _connect_subscriber(self, number: int, *, is_clean: bool) -> socket.socket:
-        return connect(
-            link_to(self._options.address), f"subscriber{number}-{os.getpid()}", is_clean=is_clean
+        options = self._options
+        identifier = self._identifier(
+            "subscriber", number, options.to_cell, number // options.cells
         )
+        return connect(link_to(self._options.address), identifier, is_clean=is_clean)
 
     def end_sessions(self) -> None:
         """Sessions that outlive their connections would wait for the messages of later turns."""
@@ -141,21 +175,24 @@ class _Run:
             subscriber.link.close()
             self._connect_subscriber(number, is_clean=True).close()
 
-    def run(self) -> dict[str, float]:
+    def run(self) -> dict[str, Any]:
         """What was sent, acknowledged and delivered, in which time, and with how much of the broker's."""
         time.sleep(0.3)
-        began_s, used_s = time.perf_counter(), time.clock_gettime(self._clock)
+        began_s, used_s = time.perf_counter(), self._used()
         (self._with_acks if self._options.qos else self._without_acks)()
         taken_s = self._ended_s - began_s
+        each = [after - before for before, after in zip(used_s, self._used_s, strict=True)]
         done = self.acknowledged if self._options.qos else self._options.messages
         return {
             "sent": self._options.messages,
             "acknowledged": self.acknowledged,
             "delivered": self.delivered,
+            "expected": done * self._copies,
             "seconds": taken_s,
             "per_s": done / taken_s,
             "delivered_per_s": self.delivered / taken_s,
-            "cpu_us": (self._used_s - used_s) * 1e6 / done,
+            "cpu_us": sum(each) * 1e6 / done,
+            "cpu_us_each": [used * 1e6 / done for used in each],
         }
 
     def _without_acks(self) -> None:
@@ -170,9 +207,9 @@ class _Run:
                 send(packet)
                 sent += 1
             self._take(self._poll.poll(0))
-            while sent - self.delivered - lost > devices - _SLICE:
-                lost += self._take_some(sent - self.delivered - lost)
-        self._wait_for(messages - lost)
+            while sent * self._copies - self.delivered - lost > devices - _SLICE:
+                lost += self._take_some(sent * self._copies - self.delivered - lost)
+        self._wait_for(messages * self._copies - lost)
 
     def _with_acks(self) -> None:
         """QoS 1: a device sends its next message when the one before was acknowledged."""
@@ -208,7 +245,7 @@ class _Run:
                     left -= at_once
         self.acknowledged = acknowledged
         self._stop_clock()
-        self._wait_for(acknowledged * (self._options.subs if self._options.everything else 1))
+        self._wait_for(acknowledged * self._copies)
 
     def _wait_for(self, messages: int) -> None:
         while self.delivered < messages and not self._take_some(1):
@@ -252,7 +289,7 @@ class _Run:
     def _stop_clock(self) -> None:
         """It counts unless something is delivered later."""
         if not self._ended_s:
-            self._ended_s, self._used_s = time.perf_counter(), time.clock_gettime(self._clock)
+            self._ended_s, self._used_s = time.perf_counter(), self._used()
 
 
 if __name__ == "__main__":

@@ -106,13 +106,16 @@ def sluice() -> Iterator[int]:
 
 
 @contextmanager
-def serving(*settings: str, tree: Path = ROOT) -> Iterator[tuple[dict[str, str], str]]:
+def serving(
+    *settings: str, tree: Path = ROOT, workers: int = 1
+) -> Iterator[tuple[dict[str, str], str]]:
     """``sluice serve`` of a work tree on free ports, with ``settings`` as in ``a.b=value``: the addresses of ``mqtt``
     and ``api``, its ``pid``, and the data directory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
             *("--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0"),
+            *(("--workers", str(workers)) if workers > 1 else ()),
             *(
                 part
                 for setting in ("store.durability=os", *settings)

@@ -96,13 +96,13 @@ def _compare(case: Case, brokers: Mapping[str, Broker], rounds: int) -> bool:
 @contextmanager
 def _sluice(durability: str) -> Iterator[Broker]:
     with serving(f"store.durability={durability}", "overload.enable=false") as (ready, _):
-        yield Broker(int(ready["mqtt"].rpartition(":")[2]), int(ready["pid"]))
+        yield Broker(int(ready["mqtt"].rpartition(":")[2]), (int(ready["pid"]),))
 
 
 @contextmanager
 def _nats(folder: Path) -> Iterator[Broker]:
     with peers.nats(folder / "nats") as peer:
-        yield Broker(peer.port, peer.process.pid)
+        yield Broker(peer.port, (peer.process.pid,))
 
 
 if __name__ == "__main__":

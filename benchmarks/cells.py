@@ -1,0 +1,183 @@
+"""Cells beside one process, and messages that cross between cells: `python -m benchmarks.cells`.
+
+Brokers of one process and of two cells run at the same time and are loaded in turns, by the fleets of
+`benchmarks.fleet_load`. A message that crosses has its publisher in one cell and its subscriber in the other; its cost
+is the processor time of both. Cells *carry* so many times what one process does with a processor for each: processor
+time a message of one process, by that of the busiest cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.bare import ROOT
+from benchmarks.fleet import Broker, load
+from benchmarks.pipeline import OBJECTS, create, serving
+from tests.support import peers
+
+_ONE, _TWO, _MOSQUITTO = "one process", "two cells", "mosquitto"
+_QOS_1_TO_0: Final = ("--qos", "1")
+_QOS_1: Final = ("--qos", "1", "--subqos", "1")
+_PAIRS: Final = ("--devices", "300", "--subs", "300")
+_WITHIN: Final = ("--cells", "2", "--from-cell", "0", "--to-cell", "0")
+_ACROSS: Final = ("--cells", "2", "--from-cell", "0", "--to-cell", "1")
+_PIPELINE: Final = ("--topics", "bench")
+
+Turns = Mapping[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Two ways of loading, each a broker with arguments, and what is wanted of their ratio."""
+
+    name: str
+    messages: int
+    ways: tuple[tuple[str, tuple[str, ...]], tuple[str, tuple[str, ...]]]
+    wanted: float
+    compare: Callable[[Turns], float]
+    is_least: bool = False
+
+
+def _crossing(turns: Turns) -> float:
+    within, across = (_median(results, "cpu_us") for results in turns.values())
+    return across / within
+
+
+def _carrying(turns: Turns) -> float:
+    one, cells = turns.values()
+    busiest = statistics.median(max(turn["cpu_us_each"]) for turn in cells)
+    return _median(one, "cpu_us") / busiest
+
+
+def _rate(turns: Turns) -> float:
+    other, cells = turns.values()
+    return _median(cells, "per_s") / _median(other, "per_s")
+
+
+def _median(results: list[dict[str, Any]], name: str) -> float:
+    return statistics.median(turn[name] for turn in results)
+
+
+def _cross(name: str, messages: int, *arguments: str) -> Case:
+    ways = ((_TWO, (*arguments, *_WITHIN)), (_TWO, (*arguments, *_ACROSS)))
+    return Case(f"crossing, {name}", messages, ways, 1.1, _crossing)
+
+
+def _carry(name: str, messages: int, wanted: float, *arguments: str) -> Case:
+    ways = ((_ONE, arguments), (_TWO, (*arguments, "--cells", "2")))
+    return Case(f"carried, {name}", messages, ways, wanted * 2, _carrying, is_least=True)
+
+
+def _against(name: str, messages: int, *arguments: str) -> Case:
+    ways = ((_MOSQUITTO, arguments), (_TWO, (*arguments, *_PIPELINE, "--cells", "2")))
+    return Case(f"rate, {name}", messages, ways, 1.5, _rate, is_least=True)
+
+
+CASES = (
+    _cross("QoS 0, 1,000 to 1", 200_000),
+    _cross("QoS 0, 300 to 300", 150_000, *_PAIRS),
+    _cross("QoS 1 to QoS 0, 1,000 to 1", 100_000, *_QOS_1_TO_0),
+    _cross("QoS 1 to QoS 1, 1,000 to 1", 60_000, *_QOS_1),
+    _carry("QoS 1 to rules and streams", 60_000, 0.95, *_PIPELINE, "--subs", "0", *_QOS_1_TO_0),
+    _carry(
+        "QoS 0, 10 to 100 each", 20_000, 0.9, "--devices", "100", "--subs", "100", "--everything"
+    ),
+    _carry("QoS 0, 1,000 to 4 in parts", 150_000, 0.75, "--subs", "4"),
+    _carry("QoS 0, 300 to 300", 150_000, 0.75, *_PAIRS),
+    _carry("QoS 1, 300 to 300", 60_000, 0.75, *_PAIRS, *_QOS_1),
+    _against("pipeline, QoS 0, 1,000 to 4", 100_000, "--subs", "4"),
+    _against("pipeline, QoS 1, 1,000 to 4", 60_000, "--subs", "4", *_QOS_1_TO_0),
+)
+
+
+def main() -> None:
+    """Run the cases and print a table; the exit status tells whether every wanted ratio was reached."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="turns for each way")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="work tree of the broker")
+    options = parser.parse_args()
+    cases = [case for case in CASES if options.only in case.name]
+    wanted = {broker for case in cases for broker, _ in case.ways}
+    with ExitStack() as running, tempfile.TemporaryDirectory() as folder:
+        brokers = {
+            name: running.enter_context(start(Path(folder), options.tree))
+            for name, start in _START.items()
+            if name in wanted
+        }
+        reached = [_compared(case, brokers, options.rounds) for case in cases]
+    sys.exit(0 if all(reached) else 1)
+
+
+def _compared(case: Case, brokers: Mapping[str, Broker], rounds: int) -> bool:
+    turns: dict[str, list[dict[str, Any]]] = {" ".join((b, *a)): [] for b, a in case.ways}
+    for _ in range(rounds):
+        for (broker, arguments), results in zip(case.ways, turns.values(), strict=True):
+            results.append(load(brokers[broker], arguments, case.messages))
+    print(case.name)
+    for (broker, _), results in zip(case.ways, turns.values(), strict=True):
+        each = " + ".join(f"{used:.1f}" for used in results[-1]["cpu_us_each"])
+        lost = max(1 - turn["delivered"] / _wanted(turn) for turn in results)
+        print(
+            f"    {broker:12} {_median(results, 'cpu_us'):7.1f} µs ({each})"
+            f" {_median(results, 'per_s'):>9,.0f} /s   lost {lost:.1%}"
+        )
+    ratio = case.compare(turns)
+    is_reached = ratio >= case.wanted if case.is_least else ratio <= case.wanted
+    bound = "at least" if case.is_least else "at most"
+    verdict = "reached" if is_reached else "MISSED"
+    print(f"    {ratio:.2f}, {bound} {case.wanted:.2f}: {verdict}", flush=True)
+    return is_reached
+
+
+def _wanted(turn: dict[str, Any]) -> float:
+    return float(turn["expected"] or 1)
+
+
+@contextmanager
+def _one(_folder: Path, tree: Path) -> Iterator[Broker]:
+    with _cells(1, tree) as broker:
+        yield broker
+
+
+@contextmanager
+def _two(_folder: Path, tree: Path) -> Iterator[Broker]:
+    with _cells(2, tree) as broker:
+        yield broker
+
+
+@contextmanager
+def _cells(count: int, tree: Path) -> Iterator[Broker]:
+    with serving("overload.enable=false", tree=tree, workers=count) as (ready, _):
+        for kind, spec in OBJECTS:
+            create(ready["api"], kind, spec)
+        pid = int(ready["pid"])
+        pids = [pid] if count == 1 else cell_pids(pid)
+        yield Broker(int(ready["mqtt"].rpartition(":")[2]), tuple(pids))
+
+
+def cell_pids(supervisor: int) -> list[int]:
+    """The processes of the cells, the first one first."""
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    return sorted(map(int, children))
+
+
+@contextmanager
+def _mosquitto(folder: Path, _tree: Path) -> Iterator[Broker]:
+    with peers.mosquitto(folder / "mosquitto", "set_tcp_nodelay true") as peer:
+        yield Broker(peer.port, (peer.process.pid,))
+
+
+_START: Final = {_ONE: _one, _TWO: _two, _MOSQUITTO: _mosquitto}
+
+
+if __name__ == "__main__":
+    main()
