@@ -54,6 +54,7 @@ from broker.config.ssrf import AddressGuard
 from broker.config.vault import Vault
 from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.hub import ServerSettings
+from broker.connection.sessions.log import SESSION_LOG
 from broker.connection.sessions.zones import ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
@@ -110,7 +111,7 @@ from broker.storage.health import StoreHealth
 from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
-from broker.storage.store import LogShard, Store
+from broker.storage.store import Store
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue
 from broker.streams.queues import StoredQueues, StoredValues
@@ -121,9 +122,6 @@ from broker.streams.settings import RangeServerSettings, StreamSettings
 from broker.streams.starts import StreamStarts
 from broker.streams.tier.places import TierPlaces
 from broker.streams.topic_index.pages import IndexPages
-
-# The internal log of messages for persistent sessions; streams have numbers from 16 on.
-SESSION_LOG: Final = LogShard(1)
 
 _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "node": NodeSettings,

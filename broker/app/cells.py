@@ -12,15 +12,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from broker.cluster.directories import check_count, check_room, make_directories
+from broker.cluster.directories import (
+    change_under_way,
+    check_count,
+    check_room,
+    kept_count,
+    make_directories,
+)
 from broker.cluster.supervisor import cell_lock, is_running, lock, supervise
 from broker.config.options import ServeOptions
 from broker.core.cells import Place
 from broker.core.errors import ConfigError, SluiceError
 from broker.core.kinds import counted, kinds
 from broker.core.process import environment, keep_files_private
-from broker.observe.log import mark_lines, setup
+from broker.observe.log import get_logger, mark_lines, setup
 from broker.observe.rotating_file import RotatingFile
+
+_log = get_logger(__name__)
 
 _RUN: Final = "run"
 # Not available over several cells: clients hear of it in the CONNACK.
@@ -30,6 +38,8 @@ _OF_CELLS: Final = {
 }
 # Settings of the cells other than the first, which readers and users connect to.
 _OF_OTHERS: Final = {"range_server.bind": "127.0.0.1:0"}
+# In place of a cell's number: the process that moves sessions to their cells.
+_MOVE: Final = "move"
 _ANY_PORT: Final = "127.0.0.1:0"
 
 
@@ -43,12 +53,13 @@ def serve(options: ServeOptions, count: int) -> int:
             raise ConfigError(
                 [f"--workers: expected 1 on {sys.platform}, got {count}: it needs Linux"]
             )
-        check_count(options.data_dir, count)
+        check_count(options.data_dir, count, may_grow=True)
         data_dir = options.data_dir.absolute()
         options = replace(options, data_dir=data_dir)
         run = data_dir / _RUN
         if not any(is_running(run, cell) for cell in range(count) if run.exists()):
             _check(options, count)
+            _share_out(options, count)
         make_directories(data_dir, count)
         run.mkdir(exist_ok=True)
         run.chmod(0o700)
@@ -86,8 +97,28 @@ def _check(options: ServeOptions, count: int) -> None:
     )
 
 
-def _command(options: ServeOptions, cell: int | None, count: int) -> list[str]:
-    """Command of a cell, or of the check if ``cell`` is None."""
+def _share_out(options: ServeOptions, count: int) -> None:
+    """Move the sessions of a broker of one process to their cells, in a process of its own.
+
+    Raises:
+        ConfigError: it failed; the same start goes on with it.
+    """
+    data_dir = options.data_dir
+    if change_under_way(data_dir) is None and kept_count(data_dir) != 1:
+        return
+    moved = subprocess.run(
+        _command(options, _MOVE, count),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=environment(),
+        check=False,
+    )
+    if moved.returncode:
+        raise ConfigError(["sessions could not be moved to their cells; the reason is above"])
+
+
+def _command(options: ServeOptions, cell: int | str | None, count: int) -> list[str]:
+    """Command of a cell, of the check if ``cell`` is None, or of the move of sessions."""
     told = {
         "data_dir": str(options.data_dir),
         "mqtt": options.mqtt,
@@ -111,8 +142,10 @@ def main() -> int:
         overrides={**told["overrides"], **_OF_CELLS},
     )
     if told["cell"] is None:
-        json.dump(_checked(options), sys.stdout)
+        json.dump(_checked(options, told["count"]), sys.stdout)
         return 0
+    if told["cell"] == _MOVE:
+        return _move(options, told["count"])
     return _be_cell(options, Place(told["cell"], told["count"], options.data_dir / _RUN))
 
 
@@ -130,9 +163,32 @@ def _be_cell(options: ServeOptions, place: Place) -> int:
     return lifecycle.serve(replace(options, place=place))
 
 
-def _checked(options: ServeOptions) -> Mapping[str, Any]:
+def _move(options: ServeOptions, count: int) -> int:
+    """Move sessions to their cells; the exit status."""
+    from broker.app.lifecycle import configuration
+    from broker.cluster.resize import Resize
+
+    mark_lines(cell="supervisor")
+    keep_files_private()
+    try:
+        configuration(options)
+        with Resize(options.data_dir, count, note=_note) as resize:
+            resize.run()
+    except SluiceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _note(text: str) -> None:
+    _log.info("cells.moved", what=text)
+
+
+def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
     """Problems of the configuration and its addresses, and the settings of the log."""
     from broker.app.lifecycle import administrator_token, check_profile, configuration
+    from broker.cluster.resize import Resize
+    from broker.connection.settings import MqttSettings
     from broker.observe.settings import LogSettings
 
     keep_files_private()
@@ -140,6 +196,11 @@ def _checked(options: ServeOptions) -> Mapping[str, Any]:
         check_profile(os.environ)
         config = configuration(options)
         problems = [*_kinds_problems(config), *asyncio.run(_address_problems(config))]
+        if not problems and kept_count(options.data_dir) == 1:
+            with Resize(
+                options.data_dir, count, config.get("mqtt", MqttSettings).max_session_log_bytes
+            ) as resize:
+                resize.plan()
         if not problems:
             administrator_token(options.data_dir, os.environ)
     except ConfigError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,8 @@ from broker.core.errors import ConfigError
 _STORE: Final = "rocksdb"
 _CELLS: Final = "cells"
 _COUNT: Final = "count"
+# Exists while the number of cells changes.
+CHANGE_FILE: Final = Path(_CELLS, "change")
 # Free bytes of the disk for each cell that is new: its log and what RocksDB begins with.
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 
@@ -43,19 +46,45 @@ def _has_store(data_dir: Path, cell: int) -> bool:
     return (cell_directory(data_dir, cell) / _STORE).exists()
 
 
-def check_count(data_dir: Path, count: int) -> None:
-    """Refuse a data directory of another number of cells, or one that lacks the directory of a cell.
+def change_under_way(data_dir: Path) -> tuple[int, int] | None:
+    """Number of cells before and after a change that was cut off.
+
+    Raises:
+        ConfigError: its file cannot be read.
+    """
+    file = data_dir / CHANGE_FILE
+    try:
+        change = json.loads(file.read_bytes())
+        return int(change["before"]), int(change["after"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        text = f"{file}: expected a change of the number of cells, got none that can be read. Try: restore a backup"
+        raise ConfigError([text]) from error
+
+
+def check_count(data_dir: Path, count: int, *, may_grow: bool = False) -> None:
+    """Refuse a data directory of another number of cells, or one that lacks the directory of a cell. ``may_grow``:
+    the data of one process may be shared out before the cells start.
 
     Raises:
         ConfigError: the numbers differ, or a directory is missing.
     """
     kept = kept_count(data_dir)
-    if kept is None:
+    if (change := change_under_way(data_dir)) is not None:
+        if may_grow and change[1] == count:
+            return
+        text = (
+            f"{data_dir}: expected the data of {count} cells, got a change from {change[0]} to {change[1]} cells that "
+            f"was cut off. Try: sluice cells resize {change[1]} --data-dir {data_dir}"
+        )
+        raise ConfigError([text])
+    if kept is None or (may_grow and kept == 1):
         return
     if kept != count:
         text = (
             f"--workers: expected {kept}, the number of cells whose data is in {data_dir}, got {count}. "
-            f"Try: --workers {kept}, or another directory with --data-dir"
+            f"Try: --workers {kept}, or sluice cells resize {count} --data-dir {data_dir}"
         )
         raise ConfigError([text])
     for cell in range(count):
@@ -67,17 +96,18 @@ def check_count(data_dir: Path, count: int) -> None:
             raise ConfigError([text])
 
 
-def check_room(data_dir: Path, count: int) -> None:
-    """Refuse a disk without room for the stores of cells that are new.
+def check_room(data_dir: Path, count: int, more_bytes: int = 0) -> None:
+    """Refuse a disk without room for the stores of cells that are new, and for so many bytes.
 
     Raises:
         ConfigError: says how much is missing.
     """
     new = sum(not _has_store(data_dir, cell) for cell in range(count))
     free = shutil.disk_usage(data_dir).free
-    if free < new * _ROOM_BYTES:
+    needed = new * _ROOM_BYTES + more_bytes
+    if free < needed:
         text = (
-            f"--data-dir: expected {new * _ROOM_BYTES // 2**20} MiB free for the stores of {new} cells, got "
+            f"--data-dir: expected {needed // 2**20} MiB free for the stores of {new} new cells, got "
             f"{free // 2**20} MiB. Try: a directory on a larger disk"
         )
         raise ConfigError([text])
@@ -87,6 +117,11 @@ def make_directories(data_dir: Path, count: int) -> None:
     """Make what is missing, and keep the number of cells once all are there."""
     for cell in range(count):
         cell_directory(data_dir, cell).mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep_count(data_dir, count)
+
+
+def keep_count(data_dir: Path, count: int) -> None:
+    """Write the number of cells whose data is there."""
     file = data_dir / _CELLS / _COUNT
     text = f"{count}\n"
     if file.exists() and file.read_text() == text:

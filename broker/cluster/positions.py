@@ -7,14 +7,17 @@ here, written in the commit group of what was kept; ``links/kept/CELL``, how far
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 from uuid import uuid4
 
 import msgspec
 
 from broker.storage.collection import RAW, TEXT, Collection
+from broker.storage.store import Batch, Store
 from broker.storage.writer import Writer
 
+_PREFIX: Final = b"links/"
 _pack: Final = msgspec.msgpack.Encoder().encode
 _position: Final = msgspec.msgpack.Decoder(tuple[str, int]).decode
 _route: Final = msgspec.msgpack.Decoder(tuple[int, int]).decode
@@ -24,7 +27,7 @@ class Positions:
     """Positions in session logs, and filters that must outlive the process. ``identity`` is that of this cell's log."""
 
     def __init__(self, writer: Writer) -> None:
-        self._stored = Collection(writer, b"links/", TEXT, RAW)
+        self._stored = Collection(writer, _PREFIX, TEXT, RAW)
         stored = self._stored.committed("log")
         self.identity = "" if stored is None else stored.decode()
         if stored is None:
@@ -64,3 +67,55 @@ class Positions:
     def keep_route(self, number: int, text: str, value: tuple[int, int] | None) -> None:
         """Store such a filter, or delete it."""
         self._stored.put(f"routes/{number}/{text}", None if value is None else _pack(value))
+
+
+class StoredPositions:
+    """The same in the store of a cell that does not run."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.identity = (store.get(_PREFIX + b"log") or b"").decode()
+
+    def keep_identity(self) -> None:
+        """Give the cell's session log an identity if it has none."""
+        if not self.identity:
+            self.identity = uuid4().hex
+            self._store.commit(Batch(puts={_PREFIX + b"log": self.identity.encode()}))
+
+    def at(self, number: int) -> tuple[str, int] | None:
+        """See ``Positions.at``; None if nothing of that cell was ever kept here."""
+        stored = self._store.get(_PREFIX + b"at/%d" % number)
+        return None if stored is None else _position(stored)
+
+    def kept_by(self, number: int) -> int | None:
+        """See ``Positions.kept_by``."""
+        stored = self._store.get(_PREFIX + b"kept/%d" % number)
+        return None if stored is None else int(stored)
+
+    def routes_of(self, number: int) -> list[tuple[str, int, int]]:
+        """See ``Positions.routes_of``."""
+        prefix = _routes(number)
+        return [
+            (key.removeprefix(prefix).decode(), *_route(value))
+            for key, value in self._store.scan(prefix)
+        ]
+
+    def replace(self, number: int, filters: Mapping[str, int], offset: int) -> None:
+        """Set the filters of another cell's durable sessions, with their kinds, which hold from an offset on, and that
+        the cell has all before it."""
+        puts: dict[bytes, bytes | None] = {
+            key: None for key, _ in self._store.scan(_routes(number))
+        }
+        for text, kind in filters.items():
+            puts[_routes(number) + text.encode()] = _pack((kind, offset))
+        puts[_PREFIX + b"kept/%d" % number] = b"%d" % offset
+        self._store.commit(Batch(puts=puts))
+
+    @staticmethod
+    def kept_at(number: int, identity: str, offset: int) -> dict[bytes, bytes | None]:
+        """The change that notes how far another cell's log is kept."""
+        return {_PREFIX + b"at/%d" % number: _pack((identity, offset))}
+
+
+def _routes(number: int) -> bytes:
+    return _PREFIX + b"routes/%d/" % number

@@ -45,6 +45,12 @@ def kind_of(subscriber: Subscriber, subscription: Subscription) -> int:
     )
 
 
+def joined_kind(number: int | None, qos: int, *, retains: bool) -> int:
+    """The number of one kind that covers another one and a subscription of a durable session."""
+    kind = Kind(0, False, True) if number is None else Kind.of(number)
+    return max(kind.qos, qos) + (_RETAINS if kind.retains or retains else 0) + _DURABLE
+
+
 class Interest:
     """The filters of a cell's own clients. ``on_change`` is called when there is something to tell.
 

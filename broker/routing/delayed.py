@@ -243,7 +243,7 @@ class Delayed:
         self._stored.put(key, value)
 
     def _load(self, key: bytes, value: bytes) -> None:
-        self._add(key, len(value), stored.client_of(_decode(value).client).client_id)
+        self._add(key, len(value), client_of(value))
 
     def _add(self, key: bytes, size: int, client_id: str) -> None:
         heappush(self._due, key)
@@ -311,6 +311,11 @@ class Delayed:
         await decided
         if key in self._sizes:
             self._forget(key)
+
+
+def client_of(value: bytes) -> str:
+    """Identifier of the client that published a stored message."""
+    return stored.client_of(_decode(value).client).client_id
 
 
 def parse(topic: str) -> tuple[int, str] | None:

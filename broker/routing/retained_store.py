@@ -33,9 +33,12 @@ from broker.routing.retained_record import (
 from broker.routing.settings import RetainedSettings
 from broker.storage.collection import RAW, TEXT, Codec, Collection, LiveCollection
 from broker.storage.ordered_keys import OrderedKeys
-from broker.storage.store import KeyCursor
+from broker.storage.store import KeyCursor, Store
 from broker.storage.writer import Writer
 
+PREFIX: Final = b"retained/"
+EXPIRY_PREFIX: Final = b"retained-expiry/"
+TOTALS: Final = b"retained-totals"
 _TOTALS: Final = Struct(">QQQ")
 _TIME: Final = Struct(">Q")
 # When a message expires, nanoseconds of the wall clock, and the key of its topic.
@@ -77,9 +80,9 @@ class Retained:
         self._writer = writer
         self._clock = clock
         self._settings = settings or RetainedSettings()
-        self._messages = LiveCollection(writer, b"retained/", RAW, RAW, self._not_stored)
-        self._expiries = Collection(writer, b"retained-expiry/", _EXPIRIES, RAW)
-        self._totals = Collection(writer, b"retained-totals", TEXT, RAW)
+        self._messages = LiveCollection(writer, PREFIX, RAW, RAW, self._not_stored)
+        self._expiries = Collection(writer, EXPIRY_PREFIX, _EXPIRIES, RAW)
+        self._totals = Collection(writer, TOTALS, TEXT, RAW)
         self._memory = OrderedKeys() if self._settings.used_storage == "memory" else None
         self._is_changed = False
         self._swept: tuple[int, bytes] | None = None
@@ -329,6 +332,17 @@ class Retained:
         if self._is_changed:
             self._is_changed = False
             self._totals.put("", _TOTALS.pack(self.count, self.size_bytes, self.stamp))
+
+
+def recounted(store: Store) -> tuple[bytes, bytes | None]:
+    """The key and the value of the totals of a store, counted again."""
+    count = size_bytes = stamp = 0
+    length = len(PREFIX)
+    for key, value in store.scan(PREFIX):
+        count += 1
+        size_bytes += len(key) - length + len(value)
+        stamp = max(stamp, stamp_of(value))
+    return TOTALS, _TOTALS.pack(count, size_bytes, stamp) if count else None
 
 
 def _entry(key: bytes, value: bytes) -> Entry:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace as replace_member
 
 from broker.core import stored
 from broker.core.client import Client, Proof, Standing
 from broker.core.stored import StoredMessage
 from broker.core.subscription import Subscription
-from broker.core.topic import TopicFilter
+from broker.core.topic import SHARE_PREFIXES, TopicFilter
 from broker.session import backlog
 from broker.session.delivery import Claim, Delivery, SharedDelivery
 from broker.session.log_queue import LogQueue
@@ -217,6 +219,91 @@ def restore_session(session: Session, value: bytes) -> bool:
     session.window.next_id = record.next_id
     session.log = LogQueue(record.position, is_behind=True)
     return record.is_connected
+
+
+class Needs(NamedTuple):
+    """What a stored session needs of logs: the session log from ``position`` on and at ``offsets``, and the messages
+    of share groups that it has in flight."""
+
+    position: int
+    offsets: list[int]
+    claims: list[Claimed]
+
+
+class Claimed(NamedTuple):
+    """A message of a share group in flight; its content is no longer needed where it ``is_released``."""
+
+    packet_id: int
+    claim: Claim
+    is_released: bool
+
+
+def needs_of(value: bytes) -> Needs:
+    """What the session of a record needs of logs."""
+    record = _decode_session(value)
+    return Needs(
+        record.position,
+        [flight.offset for flight in record.flights if flight.claim is None and flight.offset >= 0],
+        [
+            Claimed(flight.packet_id, flight.claim, flight.is_released)
+            for flight in record.flights
+            if flight.claim is not None
+        ],
+    )
+
+
+def moved_session(
+    value: bytes,
+    offset_of: Callable[[int], int],
+    copy_of: Callable[[int], int | None],
+    claimed: Mapping[int, int],
+) -> bytes:
+    """The record of a session whose log is another one from now on.
+
+    Args:
+        value: the record.
+        offset_of: gives the offset in the new log where reading goes on, for one in the log of before.
+        copy_of: gives the offset of a message's copy, None where the log no longer had it.
+        claimed: offsets of copies of share groups' messages in flight, by packet identifier: from now on these are the
+            session's alone.
+    """
+    record = _decode_session(value)
+    flights = []
+    for flight in record.flights:
+        if flight.claim is not None:
+            offset = claimed.get(flight.packet_id)
+        else:
+            offset = None if flight.offset < 0 else copy_of(flight.offset)
+        if offset is None and not flight.is_released:
+            continue
+        new_offset = -1 if offset is None else offset
+        flights.append(replace_member(flight, offset=new_offset, claim=None))
+    return _encode(
+        replace_member(
+            record,
+            position=offset_of(record.position),
+            maybe_sent_below=offset_of(record.maybe_sent_below),
+            flights=flights,
+        )
+    )
+
+
+def stored_filters(value: bytes) -> Iterator[tuple[str, int, bool]]:
+    """Filters of a stored session that the session log has messages for, with QoS and RETAIN as published; those of
+    share groups and streams are left out."""
+    for item in _decode_subscriptions(value).items:
+        if item.qos and not item.is_replayed and not item.filter.startswith(SHARE_PREFIXES):
+            yield item.filter, item.qos, item.retain_as_published
+
+
+def moved_subscriptions(value: bytes, offset_of: Callable[[int], int]) -> bytes:
+    """The subscriptions of a session whose log is another one from now on. One that began in the past, and has read
+    its stream to the end, goes on as any other."""
+    items = [
+        replace_member(item, since_offset=offset_of(item.since_offset), is_replayed=False)
+        for item in _decode_subscriptions(value).items
+    ]
+    return _encode(_Subscriptions(_VERSION, items))
 
 
 def restore_subscriptions(session: Session, value: bytes) -> None:

@@ -215,6 +215,13 @@ def _tier_of(spec: StreamSpec, stream: Stream) -> bytes | None:
     return msgspec.json.encode(wanted)
 
 
+def stored_streams(store: Store) -> Iterator[tuple[str, int, int]]:
+    """Name, log and number of shards of each stream that a store has."""
+    for key, value in store.scan(_NAMES):
+        kept = jsontext.decode(value)
+        yield key.removeprefix(_NAMES).decode(), kept["log"], kept["shards"]
+
+
 def take_log_number(store: Store) -> int:
     """A number for a new log, never given before."""
     while True:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ from broker.core.stream import stream_record
 from broker.core.values import Done, Values
 from broker.observe.metrics import Metrics
 from broker.storage.collection import RAW, TEXT, Collection
-from broker.storage.store import LogShard
+from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.catalogue import begin_drop, dropping, take_log_number
 
@@ -334,6 +334,13 @@ class StoredQueues(Queues):
     def _seal(self) -> None:
         for queue in self._queues.values():
             queue.seal()
+
+
+def stored_queues(store: Store) -> Iterator[tuple[str, int, int]]:
+    """Name and log of each queue that a store has, and the offset up to which it is done."""
+    for key, log in store.scan(_NAMES):
+        number = int(log)
+        yield key.removeprefix(_NAMES).decode(), number, int(store.get(_key(number)) or 0)
 
 
 def _key(log: int) -> bytes:

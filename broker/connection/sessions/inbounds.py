@@ -7,7 +7,7 @@ is stored whole where more changed than that, and when a group with an entry of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from broker.connection.context import Context
@@ -17,7 +17,10 @@ from broker.session.inbound_log import MARK, decode_group, encode_group, named
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.collection import NUMBER, RAW, TEXT, Collection
+from broker.storage.store import Store
 
+PREFIX: Final = b"inbound/"
+LOG_PREFIX: Final = b"inbound-log/"
 # Maximum of the values of the log: some hundred thousand messages, so that of a thousand clients each is stored whole
 # once in a hundred messages.
 _LOG_BYTES: Final = 4 * 1024 * 1024
@@ -49,8 +52,8 @@ class StoredInbounds(Inbounds):
         self._sessions = sessions
         self._writer = context.writer
         self._forgotten = context.figures.inbounds_forgotten
-        self._stored = Collection(context.writer, b"inbound/", TEXT, RAW)
-        self._groups = Collection(context.writer, b"inbound-log/", NUMBER, RAW)
+        self._stored = Collection(context.writer, PREFIX, TEXT, RAW)
+        self._groups = Collection(context.writer, LOG_PREFIX, NUMBER, RAW)
         self._changed: dict[str, Inbound] = {}
         self._entries: list[bytes] = []
         self._client_ids: list[str] = []
@@ -219,6 +222,26 @@ class StoredInbounds(Inbounds):
     def _not_removed(self, removed: list[_Logged]) -> None:
         self._log.extendleft(reversed(removed))
         self._log_bytes += sum(removed_value.size_bytes for removed_value in removed)
+
+
+def folded(store: Store) -> Iterator[tuple[bytes, bytes | None]]:
+    """Changes of keys that store the state of each client in the log of a store whole, and then empty the log. They
+    may be made in parts, in this order."""
+    inbounds: dict[str, Inbound] = {}
+    groups: list[bytes] = []
+    for key, value in store.scan(LOG_PREFIX):
+        groups.append(key)
+        touched_ns, entries = decode_group(value)
+        for client_id, entry in entries:
+            if entry == MARK or client_id not in inbounds:
+                whole = store.get(PREFIX + client_id.encode())
+                inbounds[client_id] = Inbound() if whole is None else Inbound.decode(whole)
+            if entry != MARK:
+                inbounds[client_id].restore(entry, touched_ns)
+    for client_id, inbound in inbounds.items():
+        yield PREFIX + client_id.encode(), inbound.encode()
+    for key in groups:
+        yield key, None
 
 
 def _not_saved(whole: list[Inbound]) -> None:

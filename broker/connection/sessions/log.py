@@ -1,6 +1,7 @@
 """The session log: QoS 1 and 2 messages for durable sessions and share groups, each stored once however many wait.
 
 A record with ``rule`` set is addressed to the one client identifier it names: retained messages sent on subscribing.
+Records that came with sessions of another cell are addressed to the slots of these (``broker.core.cells.Slots``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final, cast
 from broker.codec.outgoing import Outgoing
 from broker.connection.context import Context
 from broker.connection.withholding import Subscriber, Withholding
+from broker.core.cells import Slots
 from broker.core.message import Message
 from broker.core.stored import logged, message_of
 from broker.core.stream import StreamRecord
@@ -21,6 +23,8 @@ from broker.session.session import Session
 from broker.session.state import SessionState
 from broker.storage.store import LogShard
 
+# The log in the store; streams have numbers from 16 on.
+SESSION_LOG: Final = LogShard(1)
 # Records read at a time for a session that is behind: some 100 µs of the loop's time.
 REFILL_RECORDS: Final = 256
 
@@ -283,11 +287,15 @@ class SessionLog:
 
 
 def _match(session: SessionState, offset: int, record: StreamRecord) -> Delivery | None:
-    if record.rule is not None and record.rule != session.client_id:
-        return None
-    message = message_of(record)
+    addressee = record.rule
     name = session.client_id
-    return session.subscriptions.match_logged(offset, message, name, record.rule, session.may_have)
+    if addressee is not None and addressee != name:
+        slots = Slots.of_addressee(addressee)
+        if slots is None or not slots.have(name):
+            return None
+        addressee = None
+    message = message_of(record)
+    return session.subscriptions.match_logged(offset, message, name, addressee, session.may_have)
 
 
 def _ignore(_error: BaseException | None) -> None:

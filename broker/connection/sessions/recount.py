@@ -13,6 +13,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from broker.core.cells import Slots
 from broker.routing.router import Router
 from broker.session import backlog
 from broker.session.registry import SessionRegistry
@@ -25,6 +26,8 @@ _AT_ONCE: Final = 2048
 _MOST_FRAMES: Final = 64
 _MOST_TOPICS: Final = 65_536
 _NEVER: Final = 1 << 62
+# A topic, with the slots that its records are addressed to, if any.
+_Key = str | tuple[str, Slots]
 
 
 class _Waiter(NamedTuple):
@@ -118,7 +121,7 @@ class Recount:
         self._router = router
         self._store = store
         self._shard = shard
-        self._by_topic: dict[str, _Group] = {}
+        self._by_topic: dict[_Key, _Group] = {}
         self._groups: dict[tuple[_Waiter, ...], _Group] = {}
         self._in_flight: dict[Session, frozenset[int]] = {}
 
@@ -154,11 +157,16 @@ class Recount:
         tallies: dict[Session, _Tally] = {}
         groups: list[_Group] = []
         for row, topic in enumerate(piece.topics):
+            slots = None
             if row in piece.addressees:
-                if (session := self._sessions.get(piece.addressees[row])) is not None:
-                    self._count_singly(_Waiter(session, 0, 0), piece, [row], tallies)
-                continue
-            group = self._by_topic.get(topic) or self._look_up(topic)
+                addressee = piece.addressees[row]
+                slots = Slots.of_addressee(addressee)
+                if slots is None:
+                    if (session := self._sessions.get(addressee)) is not None:
+                        self._count_singly(_Waiter(session, 0, 0), piece, [row], tallies)
+                    continue
+            key = topic if slots is None else (topic, slots)
+            group = self._by_topic.get(key) or self._look_up(key, topic, slots)
             if not group.rows:
                 groups.append(group)
             group.rows.append(row)
@@ -198,14 +206,18 @@ class Recount:
             if own_since <= offset or not piece.is_from(row, session.client_id):
                 tallies.setdefault(session, _Tally()).add(offset, 1, piece.sizes[row])
 
-    def _look_up(self, topic: str) -> _Group:
-        """Sessions that wait for a topic's messages; remembered."""
+    def _look_up(self, key: _Key, topic: str, slots: Slots | None) -> _Group:
+        """Sessions that wait for a topic's messages, of these slots where there are some; remembered."""
         if len(self._by_topic) >= _MOST_TOPICS:
             self._by_topic.clear()
             self._groups.clear()
         since: dict[Session, tuple[int, int]] = {}
         for session, subscription in self._router.matching(topic):
-            if subscription.qos and session.is_behind:
+            if (
+                subscription.qos
+                and session.is_behind
+                and (slots is None or slots.have(session.client_id))
+            ):
                 begin, own_begin = since.get(session, (_NEVER, _NEVER))
                 at = subscription.since_offset
                 since[session] = (
@@ -213,5 +225,5 @@ class Recount:
                     own_begin if subscription.no_local else min(own_begin, at),
                 )
         waiters = tuple(_Waiter(session, *both) for session, both in since.items())
-        group = self._by_topic[topic] = self._groups.setdefault(waiters, _Group(waiters))
+        group = self._by_topic[key] = self._groups.setdefault(waiters, _Group(waiters))
         return group

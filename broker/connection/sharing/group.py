@@ -12,12 +12,13 @@ stays as well, so that a member that comes back gets it under its old identifier
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
 from math import inf
 from typing import Final, cast
 
 import msgspec
+from msgspec.structs import replace as replace_member
 
 from broker.codec.outgoing import Outgoing
 from broker.connection.sharing.cursors import Cursor, Cursors
@@ -578,3 +579,37 @@ class ShareGroup(GroupState):
         for delivery in self._cursors.read(self._is_meant):
             self._queue.hold(delivery)
             yield delivery
+
+
+def is_idle(value: bytes, next_offset_of: Callable[[LogShard], int]) -> bool:
+    """True if a stored group has read its logs to their ends, and nothing of it is unsettled."""
+    return all(
+        not at.pending and at.position >= next_offset_of(LogShard(at.log, at.shard))
+        for at in _decode(value).positions
+    )
+
+
+def filter_of(value: bytes) -> str:
+    """Topic filter of a stored group."""
+    return _decode(value).filter
+
+
+def waiting_in(value: bytes) -> int:
+    """Number of messages that wait for a stored group, those in flight included."""
+    return _decode(value).outstanding
+
+
+def without(value: bytes, places: Collection[tuple[int, int, int]]) -> bytes:
+    """The record of a group without some of its messages in flight, by log, shard and offset."""
+    record = _decode(value)
+    positions = []
+    gone = 0
+    for at in record.positions:
+        pending = [place for place in at.pending if (at.log, at.shard, place) not in places]
+        gone += len(at.pending) - len(pending)
+        positions.append(replace_member(at, pending=pending))
+    left = max(record.outstanding - gone, 0)
+    size_bytes = record.outstanding_bytes * left // max(record.outstanding, 1)
+    return _encode(
+        replace_member(record, positions=positions, outstanding=left, outstanding_bytes=size_bytes)
+    )
