@@ -123,6 +123,7 @@ def make_directories(data_dir: Path, count: int) -> None:
 def keep_count(data_dir: Path, count: int) -> None:
     """Write the number of cells whose data is there."""
     file = data_dir / _CELLS / _COUNT
+    file.parent.mkdir(exist_ok=True, mode=0o700)
     text = f"{count}\n"
     if file.exists() and file.read_text() == text:
         return

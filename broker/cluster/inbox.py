@@ -174,7 +174,10 @@ class Inbox:
 
     def _deliver(self, message: Message, topic: bytes, routes: Routes[Session], key: int) -> bool:
         """Hand a message of QoS 1 or 2 to its subscribers; returns whether slow ones hold it."""
+        log = self._hub.session_log
+        log.came = message
         routes.deliver(message, topic)
+        log.came = None
         receipt = message.receipt
         assert receipt is not None
         full_queues = receipt.full_queues

@@ -14,7 +14,7 @@ from broker.cluster.routes import Interest
 from broker.cluster.sender import RemoteCell
 from broker.codec.outgoing import Outgoing
 from broker.connection.hub import Hub
-from broker.core.cells import Place
+from broker.core.cells import Place, Slots
 from broker.routing.router import Target
 from broker.session.session import Session
 
@@ -42,6 +42,7 @@ class Links:
         hub.router.listener = self.interest
         hub.zones.on_durable.connect(self._durability_changed)
         hub.session_log.on_keep = self._kept
+        hub.session_log.own_slots = Slots.of_cell(place.number, place.count).addressee
         hub.session_log.when_lost(self._lost)
         hub.session_log.needed_from.extend(link.log.needed_from for link in self._links.values())
         hub.subscribing.when_told = self.when_told

@@ -123,8 +123,8 @@ class Share:
         """Messages of share groups that its clients have in flight."""
         self._low = _NEVER
         self._offsets: set[int] = set()
-        self._filters: dict[str, None] = {}
-        self._matching: Matching[None] | None = None
+        self._filters: dict[str, str] = {}
+        self._matching: Matching[str] | None = None
         self._topics: dict[str, bool] = {}
         self._copied = array("Q")
         """Offsets of the records that it gets, in order."""
@@ -142,7 +142,7 @@ class Share:
 
     def add_subscriptions(self, value: bytes) -> None:
         """Note which topics sessions wait for."""
-        self._filters.update(dict.fromkeys(text for text, _, _ in stored_filters(value)))
+        self._filters.update((text, text) for text, _, _ in stored_filters(value))
 
     def wanted(self, store: Store) -> Iterator[StreamRecord]:
         """The records that it gets, always the same ones in the same order."""
@@ -180,7 +180,7 @@ class Share:
         if wanted is None:
             if self._matching is None:
                 self._matching = matching_filters(self._filters)
-            wanted = next(iter(self._matching(topic)), self) is not self
+            wanted = any(True for _ in self._matching(topic))
             if len(self._topics) >= _MOST_TOPICS:
                 self._topics.clear()
             self._topics[topic] = wanted

@@ -35,7 +35,7 @@ from broker.cluster.routes import joined_kind
 from broker.cluster.supervisor import lock
 from broker.connection.sessions.log import SESSION_LOG
 from broker.connection.sharing import group
-from broker.core.cells import cell_of
+from broker.core.cells import Slots, cell_of
 from broker.core.errors import ConfigError
 from broker.core.kinds import counted
 from broker.session.record import stored_filters
@@ -237,11 +237,12 @@ class Resize:
         if not routes or start is None:
             return
         matching = matching_filters(routes)
+        slots = Slots.of_cell(target, self._change.before).addressee
         log_next = store.range_of(SESSION_LOG).next_offset
         while start < log_next:
             found = store.read(SESSION_LOG, start, _AT_ONCE)
             wanted = [
-                record
+                record._replace(rule=slots)
                 for offset, record in found
                 if record.rule is None and any(since <= offset for since in matching(record.topic))
             ]

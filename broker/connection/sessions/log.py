@@ -55,6 +55,10 @@ class SessionLog:
             None
         )
         """Called with each message that is appended and its targets, where other cells may be among these."""
+        self.came: Message | None = None
+        """The message of another cell that is handed on now: it is kept for ``own_slots``, so that no other cell and
+        no share group finds it here."""
+        self.own_slots: str | None = None
         self.needed_from: list[Callable[[int], int]] = []
         """Functions that give the lowest offset that another cell needs, but for those below a bound."""
         self._owed_s = 0.0
@@ -91,7 +95,9 @@ class SessionLog:
             self._withhold(outgoing, targets)
         if self.on_keep is not None:
             self.on_keep(outgoing, targets)
-        addressee = targets[0].subscriber.client_id if is_addressed else None
+        addressee = self.own_slots if message is self.came else None
+        if is_addressed:
+            addressee = targets[0].subscriber.client_id
         self._open += 1
         self._writer.append(self.shard, logged(message, addressee), (outgoing, tuple(targets)))
         if len(targets) > _WIDE:

@@ -1,0 +1,208 @@
+"""Another number of cells: sessions move with all that waits for them, wherever the change is cut off."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster.directories import cell_directory, kept_count, make_directories
+from broker.cluster.resize import Resize
+from broker.codec.packets import (
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+    Will,
+)
+from broker.core.cells import Place
+from broker.core.errors import ConfigError
+from broker.storage.rocksdb.store import RocksStore
+from tests.cluster.test_links import publish
+from tests.support.linked_cells import Cell, linked
+from tests.support.mqtt_server import MovedClock, on_loop
+from tests.support.waiting import until
+from tests.support.wire import WireClient
+
+_KEEPS: dict[str, Any] = {
+    "clean_start": False,
+    "properties": {"Session-Expiry-Interval": 3600},
+}
+_CLIENTS = [f"client/{number}" for number in range(16)]
+
+
+class Broker:
+    """Running cells of a data directory."""
+
+    def __init__(self, cells: list[Cell]) -> None:
+        self.cells = cells
+
+    def of(self, client_id: str) -> Cell:
+        """The cell of a client."""
+        return self.cells[self.cells[0].place.cell_of(client_id)]
+
+    async def client(self, client_id: str, **connect: Any) -> WireClient:
+        """A client, connected to its cell."""
+        return await self.of(client_id).node.client(client_id, 5, **{**_KEEPS, **connect})
+
+    async def quiet(self) -> None:
+        """Wait until everything is on disk."""
+        for cell in self.cells:
+            await cell.node.written()
+
+
+@asynccontextmanager
+async def running(data_dir: Path, clock: MovedClock, **settings: Any) -> AsyncIterator[Broker]:
+    """The cells of a data directory; leaving it is like a kill."""
+    count = kept_count(data_dir) or 1
+    run = data_dir / "run"
+    run.mkdir(exist_ok=True)
+    stores = [RocksStore(cell_directory(data_dir, number)) for number in range(count)]
+    cells: list[Cell] = []
+    try:
+        for number, store in enumerate(stores):
+            cells.append(Cell(Place(number, count, run), store, clock, settings))  # type: ignore[arg-type]  # is not killed
+            await cells[-1].start()
+        await linked(cells)
+        yield Broker(cells)
+    finally:
+        for cell in cells:
+            await cell.stop()
+        for store in stores:
+            store.close()
+
+
+async def take(client: WireClient, count: int) -> list[Publish]:
+    """So many messages, acknowledged to the end."""
+    received: list[Publish] = []
+    released = 0
+    while len(received) < count or released < sum(packet.qos == 2 for packet in received):
+        packet = await client.receive()
+        if isinstance(packet, Publish):
+            received.append(packet)
+            client.send((PubAck if packet.qos == 1 else PubRec)(packet.packet_id))
+        elif isinstance(packet, PubRel):
+            client.send(PubComp(packet.packet_id))
+            released += 1
+    client.send(PingReq())
+    await client.expect(PingResp)
+    return received
+
+
+def resize(data_dir: Path, count: int) -> None:
+    """Change the number of cells."""
+    with Resize(data_dir, count) as change:
+        plan = change.plan()
+        assert plan.after == count
+        change.run()
+    assert kept_count(data_dir) == count
+
+
+class Expected:
+    """What each client has to get."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[bytes]] = defaultdict(list)
+        self._next = 0
+
+    async def publish(self, broker: Broker, topic: str, names: list[str], qos: int) -> None:
+        """Publish a message that these clients wait for."""
+        self._next += 1
+        payload = b"%d" % self._next
+        name = f"publisher-{self._next % 3}"
+        publisher = await broker.client(name, clean_start=True, properties={})
+        assert await publish(publisher, topic, payload, qos, 1) == 0
+        await publisher.close()
+        for name in names:
+            self.of[name].append(payload)
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (1, 5, 3, 2, 1), (2, 3, 7, 4), (4, 1, 4)])
+@on_loop
+async def test_every_session_gets_what_waited_for_it_once_and_in_order(
+    tmp_path: Path, counts: tuple[int, ...]
+) -> None:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    make_directories(data_dir, counts[0])
+    for number in range(counts[0]):
+        RocksStore(cell_directory(data_dir, number)).close()
+    clock = MovedClock()
+    expected = Expected()
+    for turn, count in enumerate(counts):
+        if turn:
+            resize(data_dir, count)
+        async with running(data_dir, clock) as broker:
+            if not turn:
+                for number, name in enumerate(_CLIENTS):
+                    client = await broker.client(name)
+                    filters = ["all/#", f"to/{name}"] if number % 2 else [f"to/{name}"]
+                    await client.subscribe(*(SubscriptionRequest(text, 2) for text in filters))
+                    await client.close()
+            for qos in (1, 2):
+                await expected.publish(broker, "all/x", _CLIENTS[1::2], qos)
+                for name in _CLIENTS:
+                    await expected.publish(broker, f"to/{name}", [name], qos)
+            # some read on between two changes
+            for name in _CLIENTS[turn::5]:
+                client = await broker.client(name)
+                payloads = [packet.payload for packet in await take(client, len(expected.of[name]))]
+                assert payloads == expected.of.pop(name)
+                await client.close()
+            for session in [s for cell in broker.cells for s in cell.node.server.hub.sessions]:
+                if session.client_id in _CLIENTS:
+                    await until(lambda session=session: session.is_away)
+            await broker.quiet()
+    async with running(data_dir, clock) as broker:
+        for cell in broker.cells:
+            assert {s.client_id for s in cell.node.server.hub.sessions} == {
+                name for name in _CLIENTS if cell.place.has(name)
+            }
+        for name in _CLIENTS:
+            session = broker.of(name).node.server.hub.sessions.by_client_id[name]
+            assert session.waiting_messages == len(expected.of[name])
+            client = await broker.client(name)
+            packets = await take(client, len(expected.of[name]))
+            assert [packet.payload for packet in packets] == expected.of[name], name
+            await client.close()
+
+
+async def fill(data_dir: Path, clock: MovedClock) -> None:
+    """The data of a broker of one process that was killed: something of all that moves."""
+    async with running(data_dir, clock) as broker:
+        [cell] = broker.cells
+        hub = cell.node.server.hub
+        for number, name in enumerate(_CLIENTS):
+            client = await broker.client(name)
+            await client.subscribe(SubscriptionRequest("all", 1 + number % 2))
+            if number % 4 == 0:
+                await client.close()
+            elif number % 4 == 1:
+                await client.subscribe(SubscriptionRequest("$share/group/jobs", 2))
+        await until(lambda: sum(session.is_away for session in hub.sessions) == 4)
+        # of each client one message is acknowledged in part, and three wait
+        publisher = await broker.client("publisher", will=Will("wills/publisher", b"gone", 1))
+        for number in range(4):
+            assert await publish(publisher, "all", b"%d" % number, 2, 10 + number) == 0
+            assert await publish(publisher, "jobs", b"job %d" % number, 2, 20 + number) == 0
+        for number in range(6):
+            name = f"short-{number}"
+            short = await broker.client(
+                name, clean_start=True, properties={}, will=Will(f"wills/{name}", b"gone", 1)
+            )
+            delayed = f"$delayed/{600 + number}/all"
+            short.send(Publish(delayed, b"late %d" % number, 1, packet_id=3))
+            short.send(Publish(f"kept/{number}", b"kept", 1, True, packet_id=4))
+            short.send(Publish("nobody", b"open", 2, packet_id=5))
+            for _ in range(3):
+                await short.receive()
+        hub.access.bans.put({"as": "clientid", "who": "bad"}, "test")
+        await broker.quiet()
