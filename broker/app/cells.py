@@ -34,7 +34,6 @@ _RUN: Final = "run"
 # Not available over several cells: clients hear of it in the CONNACK.
 _OF_CELLS: Final = {
     "mqtt.retain_available": "false",
-    "mqtt.shared_subscription_available": "false",
 }
 # Settings of the cells other than the first, which readers and users connect to.
 _OF_OTHERS: Final = {"range_server.bind": "127.0.0.1:0"}

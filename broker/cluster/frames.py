@@ -44,6 +44,10 @@ class FrameType(IntEnum):
     TAKEN = 5
     LOG = 6
     KEPT = 7
+    MEMBERS = 11
+    GRANTS = 12
+    ANSWERS = 13
+    HEARD = 14
 
 
 class Frame(NamedTuple):
@@ -146,6 +150,108 @@ class Kept(msgspec.Struct, array_like=True, frozen=True):
     offset: _Number
 
 
+class MemberState(msgspec.Struct, array_like=True, frozen=True):
+    """How a client of the sender is a member of a share group."""
+
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)]
+    is_here: bool
+    """True if it has a connection."""
+    is_durable: bool
+    """True if its session outlives the process."""
+    retains: bool
+    """True if it wants RETAIN as it was published."""
+    window: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    """Messages of QoS 1 and 2 that it may have in flight."""
+    turn: _Number
+
+
+_ClientId = Annotated[str, msgspec.Meta(max_length=65_535)]
+
+
+class Members(msgspec.Struct, array_like=True, frozen=True):
+    """Members of share groups among the sender's clients: group, client, and its state, None for one that left."""
+
+    version: _Number
+    is_first: bool
+    """True if members of earlier frames that are not in this version are gone."""
+    is_last: bool
+    """False if more frames belong to this version."""
+    changes: Annotated[
+        list[tuple[_Filter, _ClientId, MemberState | None]], msgspec.Meta(max_length=MAX_LISTED)
+    ]
+
+
+class Granted(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A message for a member of a share group. The record's offset is the number of the grant: twice its offset in
+    the sender's session log, or an odd one; 0 at QoS 0."""
+
+    group: _Filter
+    client_id: _ClientId
+    turn: _Number
+    may_be_seen: bool
+    record: LoggedRecord
+
+
+class Notice(IntEnum):
+    """What the part of a group, or a member's cell, tells the other one about a member or a grant."""
+
+    ASK = 0
+    """The part waits for room of the member, in the turn that the number says."""
+    PASS = 1
+    """The part does not need the room that it was offered."""
+    UNKNOWN = 2
+    """The part has no such grant."""
+    SETTLED = 3
+    RETURNED = 4
+    """The member was sent it, and others may have it."""
+    NO_ROOM = 5
+    """The member was not sent it."""
+    GONE = 6
+    """The same, and the client is no member."""
+    DENIED = 7
+    TOO_LARGE = 8
+    ROOM = 9
+    """The member can take as many as the number says."""
+    HELD = 10
+    """The member has it."""
+    HELD_EMPTY = 11
+    """The same, and its cell lost the message."""
+    TOLD = 12
+    """All that the cell has was told since the link is up."""
+
+
+_Notices = Annotated[
+    list[
+        tuple[Notice, Annotated[str, msgspec.Meta(max_length=65_535)], _ClientId, _Number, _Number]
+    ],
+    msgspec.Meta(max_length=MAX_LISTED),
+]
+
+
+class Grants(msgspec.Struct, array_like=True, frozen=True):
+    """What a part of a group sends to a cell of members: messages, and notices of kind, group, client, number, turn."""
+
+    granted: Annotated[list[Granted], msgspec.Meta(max_length=MAX_LISTED)]
+    notices: _Notices = []
+
+
+class Answers(msgspec.Struct, array_like=True, frozen=True):
+    """What a cell of members sends to a part of their group."""
+
+    notices: _Notices
+
+
+class Heard(msgspec.Struct, array_like=True, frozen=True):
+    """Progress with frames about share groups since the link is up."""
+
+    grants: _Number = 0
+    """GRANTS frames that were taken."""
+    answers: _Number = 0
+    """ANSWERS frames of which everything is safe."""
+    version: _Number = 0
+    """Version of the members that messages published from now on may be given to."""
+
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -156,9 +262,13 @@ _BODIES: Final[dict[type[msgspec.Struct], FrameType]] = {
     Taken: FrameType.TAKEN,
     LogRecords: FrameType.LOG,
     Kept: FrameType.KEPT,
+    Members: FrameType.MEMBERS,
+    Grants: FrameType.GRANTS,
+    Answers: FrameType.ANSWERS,
+    Heard: FrameType.HEARD,
 }
 _DECODERS: Final = {body: msgspec.msgpack.Decoder(body).decode for body in _BODIES}
-_WITH_MESSAGES: Final = frozenset((FrameType.LIVE, FrameType.LOG))
+_WITH_MESSAGES: Final = frozenset((FrameType.LIVE, FrameType.LOG, FrameType.GRANTS))
 _TYPES: Final = {int(frame_type): frame_type for frame_type in FrameType}
 
 
@@ -222,9 +332,7 @@ class FrameDecoder:
             size, number, flags, count = _HEADER.unpack_from(whole, position)
             frame_type = _TYPES.get(number)
             if frame_type is None:
-                raise FrameError(
-                    f"expected a frame of a type from 1 to {len(_TYPES)}, got {number}"
-                )
+                raise FrameError(f"expected a known type of frame, got {number}")
             limit = self._max_messages_bytes if frame_type in _WITH_MESSAGES else MAX_STRUCT_BYTES
             if size > limit:
                 raise FrameError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from logging import getLogger
-from typing import Final
+from typing import Final, Protocol
 from uuid import uuid4
 
 from broker.cluster.frames import PROTOCOL, Frame, FrameError, FrameType, Hello
@@ -20,7 +20,7 @@ from broker.cluster.positions import Positions
 from broker.cluster.receiver import Receiver
 from broker.cluster.remote_routes import RemoteRoutes
 from broker.cluster.routes import Interest
-from broker.cluster.sender import Sender
+from broker.cluster.sender import RemoteCell, Sender
 from broker.connection.hub import Hub
 from broker.core.cells import Place
 
@@ -28,6 +28,16 @@ _log = getLogger(__name__)
 
 # Seconds after which the live subscribers of a cell that is away are forgotten.
 GRACE_S: Final = 10.0
+
+
+class LinkPart(Protocol):
+    """A part of a link with frames of its own."""
+
+    def begin(self) -> None:
+        """The link is up."""
+
+    def end(self) -> None:
+        """The link is down."""
 
 
 class Link:
@@ -42,6 +52,8 @@ class Link:
         self._sender = sender = Sender(peer, positions.kept_by(number))
         self._receiver = receiver = Receiver(peer, positions, common.own_routes)
         self._stored_kept = -1
+        self.parts: list[LinkPart] = []
+        """What else begins and ends with the connection."""
         self.keep_kept()
         self._routes = routes = RemoteRoutes(peer, positions, sender, common.check_told)
         self.takers: dict[FrameType, Callable[[Frame], None]] = {
@@ -54,6 +66,7 @@ class Link:
         }
         """What takes each type of frames."""
         self.send: Final = peer.send
+        self.count_dropped: Final = peer.count_dropped
         self.send_in_order: Final = sender.send_in_order
         self.pause: Final = sender.pause
         self.go_on: Final = sender.go_on
@@ -67,6 +80,21 @@ class Link:
     def routed(self) -> int:
         """Version of this cell's filters that the other one follows."""
         return self._routes.routed
+
+    @property
+    def live(self) -> RemoteCell:
+        """The other cell as a subscriber without a session on disk."""
+        return self._sender.live
+
+    @property
+    def heard(self) -> str:
+        """Incarnation of the other cell."""
+        return self._receiver.heard
+
+    @property
+    def log_heard(self) -> str:
+        """Identity of its session log."""
+        return self._receiver.log_heard
 
     @property
     def log(self) -> LogSender:
@@ -93,6 +121,8 @@ class Link:
         self._sender.begin(again, *((hello.kept, hello.came) if is_log_known else (0, 0)))
         self._routes.begin()
         self.tell(common.interest.all(), common.interest.version, is_whole=True)
+        for part in self.parts:
+            part.begin()
         _log.info("link.up cell=%d", self.number)
 
     def end(self) -> None:
@@ -101,6 +131,8 @@ class Link:
         self._sender.end()
         self._routes.end()
         self._receiver.end()
+        for part in self.parts:
+            part.end()
         self.hub.context.later(GRACE_S, self._forget, self._peer.lives)
         self._common.check_told()
         _log.warning("link.down cell=%d", self.number)

@@ -12,6 +12,7 @@ from broker.cluster.connection import Channel
 from broker.cluster.link import Common, Link
 from broker.cluster.routes import Interest
 from broker.cluster.sender import RemoteCell
+from broker.cluster.shares import Shares
 from broker.codec.outgoing import Outgoing
 from broker.connection.hub import Hub
 from broker.core.cells import Place, Slots
@@ -45,7 +46,8 @@ class Links:
         hub.session_log.own_slots = Slots.of_cell(place.number, place.count).addressee
         hub.session_log.when_lost(self._lost)
         hub.session_log.needed_from.extend(link.log.needed_from for link in self._links.values())
-        hub.subscribing.when_told = self.when_told
+        hub.subscribing.when_told = self._when_all_told
+        self.shares = Shares(hub, list(self._links.values()))
         hub.context.metrics.gauge(
             "cell_links_up",
             lambda: sum(link.is_up for link in self._links.values()),
@@ -75,6 +77,7 @@ class Links:
             if number > self.place.number:
                 self._tasks.append(asyncio.create_task(self._connect(link)))
         self._tasks.append(asyncio.create_task(self._store_positions()))
+        self.shares.start()
 
     async def stop(self) -> None:
         """End all links; what was not kept by others is sent after the next start."""
@@ -145,6 +148,23 @@ class Links:
         entry = (version, then)
         self._told.append(entry)
         self.hub.context.later(SUBSCRIBE_WAIT_S, self._tell_late, entry)
+        return True
+
+    def _when_all_told(self, then: Callable[[], None]) -> bool:
+        """The same, of share groups too."""
+        waits = 2
+
+        def told() -> None:
+            nonlocal waits
+            waits -= 1
+            if not waits:
+                then()
+
+        if not self.shares.when_told(told):
+            return self.when_told(then)
+        if not self.when_told(told):
+            waits -= 1
+        self.hub.context.later(SUBSCRIBE_WAIT_S, self.shares.tell_late, told)
         return True
 
     def _tell_late(self, entry: tuple[int, Callable[[], None]]) -> None:

@@ -381,16 +381,16 @@ class Router(Generic[S]):
         matched = self._match(topic)
         if not self._remote.is_empty:
             matched = matched + self._remote.match(topic)
-        return self._routes_of(topic, matched)
+        return self._routes_of(matched, [group for _, group in self._groups.match(topic)])
 
     def own_routes(self, topic: str) -> Routes[S]:
-        """The same without other cells, for a message that one of them sent."""
-        return self._routes_of(topic, self._match(topic))
+        """The same without other cells and share groups, for a message that one of them sent: it has given it to its
+        part of the groups."""
+        return self._routes_of(self._match(topic), [])
 
     def _routes_of(
-        self, topic: str, matched: list[tuple[str, tuple[S, Subscription]]]
+        self, matched: list[tuple[str, tuple[S, Subscription]]], groups: list[RoutedGroup]
     ) -> Routes[S]:
-        groups = [group for _, group in self._groups.match(topic)]
         ids = tuple([id(value) for _, value in matched] + [id(group) for group in groups])
         known_routes = self._by_match.get(ids)
         if known_routes is not None:

@@ -123,10 +123,10 @@ class SharedDelivery(Delivery):
 
     ``number`` is its place in the order of the group. ``may_be_seen`` means that it was sent to some member,
     ``given_ns`` when (0 where no one asks). ``claim`` is kept with a durable session, so that both agree after a
-    restart.
+    restart. ``tried`` are members that may not have it, or take no packet so large.
     """
 
-    __slots__ = ("claim", "cursor", "given_ns", "key", "may_be_seen", "number", "place")
+    __slots__ = ("claim", "cursor", "given_ns", "key", "may_be_seen", "number", "place", "tried")
 
     def __init__(self, outgoing: Outgoing | None, cursor: object, place: int, number: int) -> None:
         super().__init__(outgoing, 0, False, ())
@@ -137,6 +137,7 @@ class SharedDelivery(Delivery):
         self.claim: Claim | None = None
         self.may_be_seen = False
         self.given_ns = 0
+        self.tried: tuple[object, ...] = ()
 
     def __lt__(self, other: SharedDelivery) -> bool:
         return self.number < other.number

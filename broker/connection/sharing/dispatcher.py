@@ -11,11 +11,10 @@ from broker.codec.outgoing import Outgoing
 from broker.connection.sharing.cursors import Cursor, Cursors
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.queue import GroupQueue
-from broker.connection.sharing.services import NO_MESSAGE, GroupServices, GroupState
+from broker.connection.sharing.services import NO_MESSAGE, GroupServices, GroupState, Origin
 from broker.connection.sharing.strategies import Keyed, Strategy
 from broker.core.client import Client
 from broker.core.message import Message
-from broker.session import sending
 from broker.session.delivery import DENIED, NO_OFFSET, SharedDelivery
 
 # A remaining length below this takes one byte.
@@ -69,6 +68,15 @@ class Dispatcher:
                 return 1
         self.lost(lambda: outgoing.message, DENIED)
         return 0
+
+    def offer_granted_qos0(self, member: Member, outgoing: Outgoing) -> None:
+        """Give a message of QoS 0 of another cell's part to a member of this cell, to no further cell."""
+        topic = outgoing.message.topic
+        for own in (member, *self._strategy.near.items):
+            if own.is_here and own.may_have(topic):
+                self._give_qos0(outgoing, own)
+                return
+        self.lost(lambda: outgoing.message, DENIED if member.is_here else "qos0_msg")
 
     def _give_qos0(self, outgoing: Outgoing, member: Member) -> None:
         message = outgoing.message
@@ -258,7 +266,7 @@ class Dispatcher:
                 services.changed(group)
         if self._ack_ns:
             delivery.given_ns = services.context.clock.now_ns()
-        if sending.send_shared(session, delivery, dup=delivery.may_be_seen):
+        if member.emit(session, delivery, dup=delivery.may_be_seen):
             delivery.may_be_seen = True
             self.claim(member)
         else:
@@ -306,7 +314,7 @@ class Dispatcher:
             if (
                 error is not None
                 or session.is_ended
-                or not sending.send_shared(session, delivery, dup=False)
+                or not member.emit(session, delivery, dup=False)
             ):
                 self.unclaim(member, delivery)
                 if delivery.outgoing is not None:
@@ -319,15 +327,23 @@ class Dispatcher:
     def _give_to_another(self, delivery: SharedDelivery, member: Member, why: str) -> None:
         """The packet is larger than the member takes, or on a topic that it may not have: another may take it
         [MQTT-3.1.2-25]."""
+        if isinstance(delivery.cursor, Origin):
+            delivery.cursor.refused(delivery, why)
+            return
+        self.give_to_another(delivery, member, why)
+
+    def give_to_another(self, delivery: SharedDelivery, member: Member, why: str) -> None:
+        """Let a member have what this one may not have or cannot take, or drop it."""
         self.release(delivery, member)
         message = self._cursors.message_of(delivery)
+        delivery.tried = (*delivery.tried, member)
         for other in self._strategy.here.items:
-            if other is member:
+            if other in delivery.tried:
                 continue
             delivery.qos = min(message.qos, other.qos)
             delivery.identifiers = other.identifiers
             takes = other.may_have(message.topic) and (delivery.qos > 0 or why is DENIED)
-            if takes and sending.fits(other.session, delivery):
+            if takes and other.fits(other.session, delivery):
                 if self._keyed is not None and delivery.key is not None:
                     self._keyed.hold(delivery.key, other)
                 self._into_lane(delivery, other)
@@ -355,7 +371,13 @@ class Dispatcher:
         cursor = delivery.cursor
         group = self._group
         delivery.holder = None
-        if not isinstance(cursor, Cursor) or group.is_over:
+        if cursor is None:
+            return
+        if not isinstance(cursor, Cursor):
+            if isinstance(cursor, Origin):
+                cursor.settled(delivery)
+            return
+        if group.is_over:
             return
         cursor.pending.pop(delivery.place, None)
         if self._cursors.stream is None:

@@ -25,7 +25,7 @@ from broker.connection.sharing.cursors import Cursor, Cursors
 from broker.connection.sharing.dispatcher import Dispatcher
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.queue import GroupQueue
-from broker.connection.sharing.services import GroupServices, GroupState
+from broker.connection.sharing.services import GroupServices, GroupState, Origin
 from broker.connection.sharing.strategies import Keyed, Strategy, StrategyName, strategy_of
 from broker.core.client import Client
 from broker.core.message import Message
@@ -70,6 +70,25 @@ class _Record(msgspec.Struct, array_like=True, frozen=True):
     outstanding_bytes: int
     redelivered: int
     positions: list[_Position]
+    members: list[FarMemberRecord] = []
+    granted: list[Grant] = []
+
+
+class FarMemberRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A member in another cell whose session outlives its process."""
+
+    cell: int
+    client_id: str
+    qos: int
+
+
+class Grant(msgspec.Struct, array_like=True, frozen=True):
+    """A message that a member in another cell has, or may have: its offset in the log, and the QoS of the delivery."""
+
+    cell: int
+    client_id: str
+    place: int
+    qos: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -198,7 +217,12 @@ class ShareGroup(GroupState):
         if member is None:
             member = self.members[session.client_id] = Member(self, session)
         member.describe(subscription)
+        self._tell(member)
         return member
+
+    def enter(self, member: Member) -> None:
+        """Take a member that is in another cell."""
+        self.members[member.client_id] = member
 
     def leave(self, member: Member) -> None:
         """End a membership: by UNSUBSCRIBE, then what is in flight is finished in time, or with the session."""
@@ -206,6 +230,8 @@ class ShareGroup(GroupState):
             del self.members[member.client_id]
         member.is_member = False
         self._went(member)
+        if member.cell is None and self._services.cells is not None:
+            self._services.cells.left(self, member)
         if member.session.is_ended or member.session.is_away:
             self._abandon(member, for_good=member.session.is_ended)
         elif member.in_flight:
@@ -217,6 +243,7 @@ class ShareGroup(GroupState):
     def came(self, member: Member) -> None:
         """A member has a connection; others that have none lose what they were sent at QoS 1 and have not settled."""
         member.is_here = True
+        self._tell(member)
         self._strategy.came(member)
         self._busy_away.discard(member)
         for other in list(self._busy_away):
@@ -226,6 +253,7 @@ class ShareGroup(GroupState):
     def went_away(self, member: Member, *, for_good: bool) -> None:
         """A member's connection is lost, and its session has ended where it is ``for_good``."""
         self._went(member)
+        self._tell(member)
         if for_good or not member.is_member:
             self._abandon(member, for_good=for_good)
         elif member.in_flight:
@@ -244,6 +272,8 @@ class ShareGroup(GroupState):
             return
         if not member.is_here:
             self.came(member)
+        if member.askers and member.has_room:
+            member.askers[0].offer(member)
         self._strategy.opened(member)
         self._dispatcher.drain(member)
         if self._queue.held:
@@ -281,7 +311,75 @@ class ShareGroup(GroupState):
         """Leave a message in flight to the member's session alone, where no one else may get it [MQTT-4.8.2-5]."""
         if delivery.qos == 2 and not isinstance(delivery.cursor, Cursor):
             self._dispatcher.unclaim(member, delivery)
+            self._dispatcher.finish(delivery)
+            delivery.cursor = None
+
+    # -- other cells --
+
+    def take_granted(self, member: Member, delivery: SharedDelivery) -> None:
+        """Give a member of this cell, which has room, a message of another cell's part."""
+        self._cursors.number += 1
+        delivery.number = self._cursors.number
+        self._dispatcher.give(delivery, member)
+
+    def take_granted_qos0(self, member: Member, outgoing: Outgoing) -> None:
+        """Give a member of this cell, or else another one of it, a message of QoS 0 of another cell's part."""
+        self._dispatcher.offer_granted_qos0(member, outgoing)
+
+    def take_up_granted(self, member: Member, delivery: SharedDelivery) -> None:
+        """A member in another cell, or one here that has it from another cell, still has this after a restart."""
+        delivery.holder = member
+        self._dispatcher.claim(member)
+        if member.cell is None:
+            self._busy_away.add(member)
+
+    def load(self, delivery: SharedDelivery) -> Outgoing | None:
+        """The message of a delivery; None where the log no longer has it."""
+        return delivery.outgoing or self._cursors.load(delivery)
+
+    def returned(self, member: Member, delivery: SharedDelivery) -> None:
+        """A member in another cell did not settle a message that it was sent."""
+        self._dispatcher.unclaim(member, delivery)
+        self._give_back(delivery)
+
+    def refused(self, member: Member, refused: Sequence[SharedDelivery]) -> None:
+        """A member in another cell was not sent these: it has no room now, or is gone."""
+        for delivery in refused:
+            self._dispatcher.unclaim(member, delivery)
             delivery.holder = None
+            if not self.is_over:
+                self._queue.give_back(delivery)
+        if self._is_keyed and not self.is_over:
+            # what waits for its member, too: the order of a key is that of the numbers
+            lane, member.lane = member.lane, deque()
+            for delivery in lane:
+                self._dispatcher.release(delivery, member)
+            self._queue.take_lane(lane)
+
+    def not_taken(self, member: Member, delivery: SharedDelivery, why: str) -> None:
+        """The client of a member in another cell may not have a message, or takes no packet so large."""
+        self._dispatcher.unclaim(member, delivery)
+        if not self.is_over:
+            self._dispatcher.give_to_another(delivery, member, why)
+
+    def _give_back(self, delivery: SharedDelivery) -> None:
+        """Let others have what a member was sent at QoS 1 and has not acknowledged."""
+        delivery.holder = delivery.claim = None
+        origin = delivery.cursor
+        if isinstance(origin, Origin):
+            if origin.returned(delivery):
+                return
+            delivery.cursor = None
+        if self.is_over:
+            return
+        self.redelivered += 1
+        self._services.context.figures.shared_redelivered.value += 1
+        self._queue.give_back(delivery)
+
+    def _tell(self, member: Member) -> None:
+        """Tell other cells how a member of this one is one."""
+        if self._services.cells is not None and member.cell is None and not self.is_private:
+            self._services.cells.told(self, member)
 
     # -- time --
 
@@ -362,8 +460,26 @@ class ShareGroup(GroupState):
             _Record(
                 _VERSION, self.filter.text, self.strategy_name, self.stream, self.is_kept, self.is_private,
                 self.created_ns, self.outstanding, self.outstanding_bytes, self.redelivered, positions,
+                *self._encode_far(),
             )
         )  # fmt: skip
+
+    def _encode_far(self) -> tuple[list[FarMemberRecord], list[Grant]]:
+        """Members in other cells that outlive this process, and what members there have of the session log."""
+        if self._services.cells is None:
+            return [], []
+        members = [
+            FarMemberRecord(member.cell, member.client_id, member.qos)
+            for member in self.members.values()
+            if member.cell is not None and member.session.is_durable
+        ]
+        granted = [
+            Grant(delivery.holder.cell, delivery.holder.client_id, place, delivery.qos)
+            for cursor in self.cursors
+            for place, delivery in cursor.pending.items()
+            if isinstance(delivery.holder, Member) and delivery.holder.cell is not None
+        ]
+        return members, granted
 
     @classmethod
     def decode(cls, key: str, value: bytes, services: GroupServices) -> ShareGroup:
@@ -383,10 +499,17 @@ class ShareGroup(GroupState):
         group.outstanding_bytes = record.outstanding_bytes
         group.redelivered = record.redelivered
         group.stand_on([], record.stream)
+        granted = {grant.place: grant for grant in record.granted}
+        far: list[tuple[Grant, SharedDelivery]] = []
         for at in record.positions:
             cursor = Cursor(LogShard(at.log, at.shard), at.position, is_behind=True)
             for delivery in group._cursors.restore(cursor, at.pending):
-                group._queue.give_back(delivery)
+                if delivery.place in granted:
+                    far.append((granted[delivery.place], delivery))
+                else:
+                    group._queue.give_back(delivery)
+        if services.cells is not None:
+            services.cells.restore(group, record.members, far)
         return group
 
     def position(self, cursor: Cursor) -> int:
@@ -478,7 +601,9 @@ class ShareGroup(GroupState):
     @property
     def is_unread(self) -> bool:
         """True if the broker reads from none of its members."""
-        return all(owner.is_unread for owner in self.connections)
+        if not all(owner.is_unread for owner in self.connections):
+            return False
+        return len(self._strategy.near) == len(self._strategy.here)
 
     @property
     def has_caught_up(self) -> bool:
@@ -544,12 +669,7 @@ class ShareGroup(GroupState):
         )
         for delivery in cast(list[SharedDelivery], deliveries):
             self._dispatcher.unclaim(member, delivery)
-            delivery.holder = delivery.claim = None
-            if self.is_over:
-                continue
-            self.redelivered += 1
-            self._services.context.figures.shared_redelivered.value += 1
-            self._queue.give_back(delivery)
+            self._give_back(delivery)
 
     def _read_on(self) -> None:
         if self._is_reading or self._queue.held * 2 > AHEAD or self.is_away or self.is_over:

@@ -12,7 +12,13 @@ from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.member import Member
-from broker.connection.sharing.services import GroupLosses, GroupServices, GroupState
+from broker.connection.sharing.services import (
+    OF_CELL,
+    GroupLosses,
+    GroupServices,
+    GroupState,
+    OtherCells,
+)
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sharing.strategies import StrategyName
 from broker.connection.withholding import Withholding
@@ -100,6 +106,40 @@ class ShareGroups(Contributor):
             "messages of share groups sent and not acknowledged",
         )  # fmt: skip
 
+    # -- other cells --
+
+    def span(self, cells: OtherCells) -> None:
+        """Let groups have members in other cells, from before ``load`` on."""
+        self._services.cells = cells
+
+    def join_far(self, topic_filter: TopicFilter, member: Member, *, is_durable: bool) -> None:
+        """Make a session of another cell a member; its group is told when it comes."""
+        group = self.groups.get(topic_filter.text)
+        if group is None:
+            group = self._new(topic_filter.text, topic_filter, None, is_private=False)
+        member.group = group
+        group.enter(member)
+        if is_durable or group.is_kept or self.settings.durable == "all":
+            if not group.is_persistent:
+                self._make_durable(group)
+            self._changed(group)
+
+    def when_recorded(
+        self, group: ShareGroup, done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Write the record of a group, and call a function once it is committed."""
+        self._when_recorded(group, done)
+
+    def leave_far(self, member: Member) -> None:
+        """A session of another cell is no longer a member."""
+        group = self.groups.get(member.group.key)
+        if group is None or group is not member.group:
+            return
+        group.leave(member)
+        self._changed(group)
+        if not group.members and not group.is_kept:
+            self._end(group)
+
     # -- memberships --
 
     def begin(
@@ -111,6 +151,8 @@ class ShareGroups(Contributor):
         Raises:
             NoStart: no stream has the topics, or the start is not valid.
         """
+        if self._services.cells is not None and topic_filter.share_group is not None:
+            raise NoStart("a share group over several cells cannot begin in the past")
         if self.is_there(session, topic_filter):
             return
         if self.starts is None:
@@ -225,6 +267,10 @@ class ShareGroups(Contributor):
         text = topic_filter.text
         if text in self.groups:
             raise AlreadyExists("share group", text)
+        if start is not None and self._services.cells is not None:
+            raise Invalid(
+                "start: expected none with --workers: a share group over several cells cannot begin in the past"
+            )
         saving()
         group = self._new(text, topic_filter, start, is_private=False, strategy=strategy)
         group.is_kept = True
@@ -245,6 +291,9 @@ class ShareGroups(Contributor):
         self._end(group)
         members = list(group.members.values())
         for member in members:
+            if member.cell is not None and self._services.cells is not None:
+                self._services.cells.rejoin(group, member)
+                continue
             session = member.session
             text = group.filter.text
             member.is_member = False
@@ -265,6 +314,12 @@ class ShareGroups(Contributor):
         """Give a restored session what it has in flight for groups, or let it forget that."""
         for packet_id, delivery in list(session.window.inflight.items()):
             if not isinstance(delivery, SharedDelivery) or delivery.claim is None:
+                continue
+            if (
+                self._services.cells is not None
+                and delivery.claim[0].startswith(OF_CELL)
+                and self._services.cells.adopt(session, packet_id, delivery)
+            ):
                 continue
             group = self.groups.get(delivery.claim[0])
             member = None if group is None else group.members.get(session.client_id)

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from broker.core.subscription import Subscription
+from broker.session import sending
 from broker.session.delivery import MayHave, SharedDelivery
 from broker.session.session import Session
 
@@ -36,11 +37,23 @@ class Group(Protocol):
         """Leave a message in flight to the member's session alone, where no one else may get it."""
 
 
+class Asker(Protocol):
+    """Another cell that has messages for a member."""
+
+    def offer(self, member: Member) -> None:
+        """The member can take something of it."""
+
+
 class Member:
     """One session's part in a group. Who leaves and comes again is another member."""
 
-    __slots__ = ("_rules", "_verdicts", "group", "identifiers", "in_flight", "is_here", "is_member", "lane",
-                 "leaves_at_ns", "no_local", "qos", "retain_as_published", "session")  # fmt: skip
+    __slots__ = ("_rules", "_verdicts", "askers", "group", "identifiers", "in_flight", "is_here", "is_member", "lane",
+                 "leaves_at_ns", "no_local", "qos", "reserved", "retain_as_published", "session")  # fmt: skip
+
+    cell: int | None = None
+    """The other cell that the session is in; None for this one."""
+    emit = staticmethod(sending.send_shared)
+    fits = staticmethod(sending.fits)
 
     def __init__(self, group: Group, session: Session) -> None:
         self.group = group
@@ -50,6 +63,10 @@ class Member:
         self.is_member = True
         self.leaves_at_ns = 0
         self.lane: deque[SharedDelivery] = deque()
+        self.askers: tuple[Asker, ...] = ()
+        """Other cells that wait for room of this member, the next one first."""
+        self.reserved = 0
+        """Room that was promised to other cells."""
         self._rules: MayHave | None = None
         self._verdicts = _NO_VERDICTS
 
@@ -62,7 +79,7 @@ class Member:
     def has_room(self) -> bool:
         """True if it can take a message now."""
         session = self.session
-        return session.window.quota > 0 and not session.is_slow
+        return session.window.quota > self.reserved and not session.is_slow
 
     def may_have(self, topic: str) -> bool:
         """True if access rules leave it messages on a topic; remembered, since it is asked message by message."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 from broker.connection.backpressure import Backpressure
 from broker.connection.context import Context
@@ -17,8 +17,11 @@ from broker.core.events import Events, delivery_columns
 from broker.core.message import Message
 from broker.core.stream import ShardRange
 from broker.core.topic import TopicFilter
+from broker.session.delivery import SharedDelivery
 from broker.storage.store import LogShard
 
+# Begins claims on messages of another cell's part of a group.
+OF_CELL: Final = "\0cell:"
 # Stands for one that is no more, and for any where its content does not matter.
 NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
 
@@ -63,10 +66,48 @@ class GroupLosses:
         self._dead_letters.take_of_group(topic_filter, message, why)
 
 
+class Origin:
+    """Source of a message that another cell's part of the group granted to a member of this cell. In the place of a
+    cursor, it hears how the message ends."""
+
+    __slots__ = ()
+
+    def settled(self, delivery: SharedDelivery) -> None:
+        """No member needs the message any longer."""
+        raise NotImplementedError
+
+    def returned(self, delivery: SharedDelivery) -> bool:
+        """The member was sent it and did not settle it; False if this cell has to give it to another."""
+        raise NotImplementedError
+
+    def refused(self, delivery: SharedDelivery, why: str) -> None:
+        """The member may not have it, or takes no packet so large."""
+        raise NotImplementedError
+
+
+class OtherCells(Protocol):
+    """The parts of a group in other cells (``broker.cluster.shares``)."""
+
+    def told(self, group: Any, member: Any) -> None:
+        """A member of this cell joined, came, went, or changed how it is one."""
+
+    def left(self, group: Any, member: Any) -> None:
+        """A member of this cell is none any longer."""
+
+    def rejoin(self, group: Any, member: Any) -> None:
+        """A member of another cell is in a new group, since its group was deleted."""
+
+    def restore(self, group: Any, members: list[Any], granted: list[Any]) -> None:
+        """Restore the members that a group has in other cells, and what was granted to them."""
+
+    def adopt(self, session: Any, packet_id: int, delivery: SharedDelivery) -> bool:
+        """Take up what a restored session has in flight from another cell; False if it must be forgotten."""
+
+
 @dataclass(slots=True)
 class GroupServices:
     """Objects that all groups share. ``changed`` has the record of a group written, ``when_recorded`` does so at
-    once."""
+    once. ``cells`` is None in a broker of one process."""
 
     context: Context
     settings: SharedSettings
@@ -76,6 +117,7 @@ class GroupServices:
     losses: GroupLosses
     changed: Callable[[GroupState], None]
     when_recorded: Callable[[GroupState, Callable[[BaseException | None], None]], None]
+    cells: OtherCells | None = None
 
     def range_of(self, shard: LogShard) -> ShardRange:
         """The offsets that a shard of a log holds."""

@@ -32,6 +32,8 @@ class Candidate(Protocol):
 
     in_flight: int
     """Messages of the group that it has not acknowledged."""
+    cell: int | None
+    """The other cell that it is in; None for this one."""
 
     @property
     def client_id(self) -> str:
@@ -80,7 +82,8 @@ class Pool(Generic[M]):
 class Strategy(Generic[M]):
     """Base of all strategies. ``came`` and ``left`` report who has a connection, ``opened`` who has room again.
 
-    ``pick_any`` is for messages of QoS 0, which no window holds back.
+    ``pick_any`` is for messages of QoS 0, which no window holds back. Members of this cell (``near``) go before those
+    of others where the strategy leaves it free.
     """
 
     counts: bool = False
@@ -88,15 +91,19 @@ class Strategy(Generic[M]):
 
     def __init__(self) -> None:
         self.here: Pool[M] = Pool()
+        self.near: Pool[M] = Pool()
         self._next = 0
 
     def came(self, member: M) -> None:
         """The member has a connection."""
         self.here.add(member)
+        if member.cell is None:
+            self.near.add(member)
 
     def left(self, member: M) -> None:
         """Remove a member that has no connection, or left the group."""
         self.here.discard(member)
+        self.near.discard(member)
 
     def opened(self, member: M) -> None:
         """The member has room in its window."""
@@ -110,7 +117,7 @@ class Strategy(Generic[M]):
 
     def pick_any(self, message: Message) -> M | None:
         """Member for a message of QoS 0; None if no member is connected."""
-        return self._in_turn(self.here.items)
+        return self._in_turn(self.near.items or self.here.items)
 
     def _in_turn(self, members: list[M]) -> M | None:
         if not members:
@@ -128,20 +135,23 @@ class RoundRobin(Strategy[M]):
     def __init__(self) -> None:
         super().__init__()
         self._open: Pool[M] = Pool()
+        self._open_far: Pool[M] = Pool()
 
     def left(self, member: M) -> None:
         super().left(member)
         self._open.discard(member)
+        self._open_far.discard(member)
 
     def opened(self, member: M) -> None:
-        self._open.add(member)
+        (self._open if member.cell is None else self._open_far).add(member)
 
     def pick(self, message: Message) -> M | None:
-        members = self._open.items
-        while (member := self._in_turn(members)) is not None:
-            if member.has_room:
-                return member
-            self._open.discard(member)  # it comes back with ``opened``
+        for pool in (self._open, self._open_far):
+            members = pool.items
+            while (member := self._in_turn(members)) is not None:
+                if member.has_room:
+                    return member
+                pool.discard(member)  # it comes back with ``opened``
         return None
 
 
@@ -159,7 +169,8 @@ class LeastInflight(Strategy[M]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_count: list[dict[M, None]] = [{}]
+        self._by_count: list[tuple[dict[M, None], dict[M, None]]] = [({}, {})]
+        """Members of this cell, and those of others."""
         self._count_of: dict[M, int] = {}
         self._lowest = 0
 
@@ -178,9 +189,11 @@ class LeastInflight(Strategy[M]):
 
     def pick(self, message: Message) -> M | None:
         while self._count_of:
-            while not self._by_count[self._lowest]:
+            near, far = self._by_count[self._lowest]
+            if not (near or far):
                 self._lowest += 1
-            member = next(iter(self._by_count[self._lowest]))
+                continue
+            member = next(iter(near or far))
             if member.has_room:
                 return member
             self._remove(member)
@@ -196,15 +209,15 @@ class LeastInflight(Strategy[M]):
     def _place(self, member: M) -> None:
         count = member.in_flight
         while len(self._by_count) <= count:
-            self._by_count.append({})
-        self._by_count[count][member] = None
+            self._by_count.append(({}, {}))
+        self._by_count[count][member.cell is not None][member] = None
         self._count_of[member] = count
         self._lowest = min(self._lowest, count)
 
     def _remove(self, member: M) -> None:
         count = self._count_of.pop(member, None)
         if count is not None:
-            del self._by_count[count][member]
+            del self._by_count[count][member.cell is not None][member]
 
 
 class Keyed(Strategy[M]):
@@ -286,7 +299,7 @@ class Sticky(Keyed[M]):
     def _choose(self, key: str) -> M | None:
         member = self._given.pop(key, None)
         if member is None or member not in self.here:
-            member = self._in_turn(self.here.items)
+            member = self._in_turn(self.near.items or self.here.items)
             if member is None:
                 return None
             if len(self._given) >= STICKY_KEYS:

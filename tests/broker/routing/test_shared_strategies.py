@@ -32,6 +32,7 @@ class Someone:
 
     def __init__(self, client_id: str, room: int = 1 << 30) -> None:
         self.client_id, self.room, self.in_flight = client_id, room, 0
+        self.cell: int | None = None
 
     @property
     def has_room(self) -> bool:
@@ -223,3 +224,40 @@ def test_a_ring_is_what_its_members_make_it_whatever_came_before(
     for at in here:
         fresh.came(members[at])
     assert [ring.pick(message(n)) for n in range(20)] == [fresh.pick(message(n)) for n in range(20)]
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_members_of_other_cells_get_what_those_of_this_one_have_no_room_for(
+    name: StrategyName,
+) -> None:
+    strategy: Strategy[Someone] = strategy_of(name)
+    near, far = Someone("near", 3), Someone("far", 3)
+    far.cell = 1
+    for member in (far, near):
+        strategy.came(member)
+        strategy.opened(member)
+    assert strategy.pick_any(message(0)) is near
+    given = [give(strategy, message(number)) for number in range(7)]
+    assert given[6] is None
+    if name == "least_inflight":
+        assert given[0] is near
+        assert [given[:6].count(member) for member in (near, far)] == [3, 3]
+    else:
+        assert given[:6] == [near] * 3 + [far] * 3
+    strategy.left(near)
+    assert strategy.pick_any(message(0)) is far
+
+
+@pytest.mark.parametrize("name", ["hash_clientid", "hash_topic"])
+def test_a_key_has_the_same_member_in_all_cells(name: StrategyName) -> None:
+    strategies: list[Strategy[Someone]] = [strategy_of(name), strategy_of(name)]
+    for cell, strategy in enumerate(strategies):
+        for number in range(4):
+            member = Someone(f"m{number}")
+            member.cell = None if number % 2 == cell else number % 2
+            strategy.came(member)
+    for number in range(100):
+        first, other = (strategy.pick(message(number)) for strategy in strategies)
+        assert first is not None
+        assert other is not None
+        assert first.client_id == other.client_id
