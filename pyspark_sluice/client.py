@@ -33,12 +33,16 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True)
 class ShardPosition:
-    """Offsets in a shard: ``first`` up to, not including, ``next``. ``at`` is set when a time was asked for."""
+    """Offsets in a shard: ``first`` up to, not including, ``next``. ``at`` is set when a time was asked for. A shard in
+    another cell of the broker has a ``log``, ``ranges_url`` and ``ticket`` of its own."""
 
     shard: int
     first: int
     next: int
     at: int | None = None
+    log: int | None = None
+    ranges_url: str | None = None
+    ticket: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,9 @@ class Positions:
                 int(entry["first_offset"]),
                 int(entry["next_offset"]),
                 None if entry.get("at_offset") is None else int(entry["at_offset"]),
+                None if entry.get("log") is None else int(entry["log"]),
+                entry.get("ranges_url"),
+                entry.get("ticket"),
             )
             for entry in document["shards"]
         ]
@@ -77,6 +84,13 @@ class Positions:
             document["ticket"],
             None if document.get("now_us") is None else int(document["now_us"]),
         )
+
+    def place(self, shard: int) -> tuple[str, int, str]:
+        """Address of the range server of a shard, the number of its log there, and the ticket."""
+        held = next((entry for entry in self.shards if entry.shard == shard), None)
+        if held is None or held.log is None:
+            return self.ranges_url, self.log, self.ticket
+        return held.ranges_url or self.ranges_url, held.log, held.ticket or self.ticket
 
     def first(self) -> dict[int, int]:
         """The first offset of each shard."""
@@ -121,10 +135,10 @@ class StreamClient:
     def check(self) -> None:
         """Go the way of a read, for no record: the API, the range server with its certificate, the ticket."""
         where = self.positions()
-        first = where.shards[0]
         try:
-            for _ in self._range(where, first.shard, first.first, first.first):
-                pass
+            for held in where.shards:
+                for _ in self._range(where, held.shard, held.first, held.first):
+                    pass
         except urllib.error.HTTPError as error:
             raise SourceError(
                 f"the range server at {where.ranges_url} answers {error.code}: {_detail(error)}"
@@ -177,11 +191,12 @@ class StreamClient:
     def _range(
         self, where: Positions, shard: int, start: int, end: int, topic_filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        url = f"{where.ranges_url.rstrip('/')}/streams/{where.log}/{shard}?from={start}&to={end}"
+        ranges_url, log, ticket = where.place(shard)
+        url = f"{ranges_url.rstrip('/')}/streams/{log}/{shard}?from={start}&to={end}"
         if topic_filter is not None:
             url += f"&filter={urllib.parse.quote(topic_filter, safe='')}"
         with (
-            open_url(url, where.ticket, timeout_s=self._timeout_s) as answer,
+            open_url(url, ticket, timeout_s=self._timeout_s) as answer,
             pa.ipc.open_stream(answer) as reader,
         ):
             yield from reader

@@ -175,6 +175,7 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
             if begun is None and self._options.is_bounded:
                 _, begun = self._options.start(self._connected(), "earliest")
         if begun is not None:
+            available = {**begun, **available}  # a shard that is not shown stays where it is
             if self._target is not None:
                 available = {
                     shard: min(to, self._target.get(shard, to)) for shard, to in available.items()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from typing_extensions import TypedDict
 
 from broker.admin.session_rows import OldClientId
 from broker.admin.tails import MessageTails, PublishedView, check_filter
+from broker.core.objects import Spec
 from broker.core.stored import message_of
 from broker.core.times import rfc3339
 from broker.pipeline.tails import MAX_PAYLOAD_BYTES
+from broker.streams.other_cells import OtherCells
 from broker.streams.service import StreamService
 
 MAX_RECORDS: Final = 1000
@@ -63,9 +66,30 @@ class StreamRecords:
     """Reads pages, and says where streams begin and end, and how ranges of them are read."""
 
     def __init__(self, streams: StreamService, tails: MessageTails) -> None:
+        self._streams = streams
         self._reader = streams.reader
         self._tails = tails
         self.positions = streams.positions
+
+    def shards(self, stream: str) -> int:
+        """Number of shards of a stream in each cell. Raises ``NotFound``."""
+        return self._streams.shards_of(stream)
+
+    def show_others(self, others: OtherCells) -> None:
+        """Show the shards of other cells too."""
+        self._streams.others = others
+
+    def unread(self) -> dict[str, dict[int, int]]:
+        """By stream and shard, the first offset that some table of this process has not read."""
+        return self._streams.unread()
+
+    def note_unread(self, unread: Mapping[str, Mapping[str, int]]) -> None:
+        """Keep what tables of the first cell have not read."""
+        self._streams.note_unread(unread)
+
+    def told(self, names: Sequence[str] | None, at_us: int | None) -> dict[str, Spec]:
+        """Streams as the first cell hears of them; all if no names are given."""
+        return self._streams.told(names, at_us)
 
     def page(self, stream: str, query: RecordQuery) -> RecordPage:
         """The records that a query asks for. Blocks for as long as a frame of the store takes to read: for a thread.

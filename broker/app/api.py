@@ -114,7 +114,11 @@ class Api:
             self._of_cells = features.load(features.API_CELL_LISTENER)(self._place)
             if self._place.number == 0:
                 self._faces = features.load(features.API_FACES)(
-                    self._place, self._node.token, self._node.sections.file, self._reload
+                    self._place,
+                    self._node.token,
+                    self._node.sections.file,
+                    self._reload,
+                    context.streams,
                 )
                 context.faces = self._faces
         app = features.load(features.API_APPLICATION)(context)

@@ -212,7 +212,7 @@ class Node:
         self.identity = Identity(
             name, product_version(), origin_of(name, StoredValues(self.writer))
         )
-        catalogue = Catalogue(self.store)
+        catalogue = Catalogue(self.store, 0 if place is None else place.number)
         access, users, pool = self._make_access(ssrf, allow_anonymous=allow_anonymous)
         hashing = config.get("password_hashing", PasswordHashingSettings)
         self.accounts = Accounts(self.sections.section("accounts"), hashing, pool, self.clock)
@@ -441,6 +441,7 @@ class Node:
             clock=self.clock,
             metrics=self.metrics,
             spans=self.spans,
+            is_behind_first=self.steering is not None and self.steering.place.number > 0,
         )
         self.ranges.stores = places.for_child
         self.secrets.on_changed.connect(self.ranges.send_stores)
@@ -458,7 +459,14 @@ class Node:
         backtest = [sys.executable, "-m", "broker.app.backtest"]
         queues = StoredQueues(self.writer, self.clock, self.metrics)
         return Services(
-            NodePort(self.identity.name, self.clock, self.identity.origin, self.own_dir, backtest),
+            NodePort(
+                self.identity.name,
+                self.clock,
+                self.identity.origin,
+                self.own_dir,
+                backtest,
+                0 if self.steering is None else self.steering.place.number,
+            ),
             MessagingPort(
                 self.events,
                 server.plans,

@@ -143,7 +143,10 @@ async def start(
         steering = Steering(options.place)
         await steering.start()
     # A process of its own takes a while to begin; the rest is imported and built in that time.
-    ranges = RangesProcess(own_dir, config.get("range_server", RangeServerSettings))
+    others = {}
+    if options.place is not None and options.place.number == 0:
+        others = {cell: cell_directory(data_dir, cell) for cell in options.place.others}
+    ranges = RangesProcess(own_dir, config.get("range_server", RangeServerSettings), others)
     await ranges.spawn()
     started.push_async_callback(ranges.stop)
     token = administrator_token(data_dir, os.environ)

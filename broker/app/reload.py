@@ -408,7 +408,9 @@ class ConfigReload:
 
         with node.sections.unlocked():
             for change in _changed_objects(before, after):
-                service = node.object_services[change.kind.path]
+                service = node.object_services.get(change.kind.path)
+                if service is None:  # of the first cell only
+                    continue
                 act: Callable[[], object]
                 if change.after is None:
                     act = partial(service.delete, change.name)

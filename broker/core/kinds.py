@@ -35,8 +35,12 @@ Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
 # The cells of a broker in which an operation runs: in the one that serves the API (``here``), in that of the client
 # that it names (``client``), or in all: changes of saved values, which all accept or none (``config``), lists that
 # are merged (``list``), lines as they come (``lines``), answers that are added up (``sum``), what one of them has
-# (``first``), and verbs that each carries out (``each``). ``single`` is refused where there are several.
-At = Literal["here", "client", "config", "list", "lines", "sum", "first", "each", "single"]
+# (``first``), and verbs that each carries out (``each``). Those on shards of streams run in the one that serves the API
+# once the others have told their positions, or in the one that has a shard (``shards``). ``single`` is refused where
+# there are several.
+At = Literal[
+    "here", "client", "config", "list", "lines", "sum", "first", "each", "shards", "single"
+]
 # Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the
 # running of the broker, its settings and security, and who may use the API.
 Area = Literal["authoring", "operations", "administration", "identities"]
@@ -134,14 +138,15 @@ class Kind:
     ``documents`` are members that hold whole documents of other languages, which are checked by their readers.
     ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
     ``none_left`` is one for the command that removes the last one. ``at`` says where its operations run that change
-    what is saved; others run here, and those about counters in all cells. A reload applies changes of files, or a
-    restart where ``reloads`` is false. ``put`` are members of the spec that the command ``put`` takes as options; one
-    that is a secret is read from a file, standard input or the terminal. With ``holds_secrets``, requests and answers
-    have secrets, of which nothing is kept. ``recorded`` is a function, as ``module:function``, that gives members for
-    the audit log that the spec does not have: from an object as it is saved, and as it is saved then or None; it gives
-    None where the object counts as deleted. ``menu`` is the group of the dashboard's navigation that has its list, and
-    ``page_columns`` are the columns of that list with their headings, where they are others than ``columns``. ``area``
-    decides which roles may change it, and ``topics`` how scopes of topics apply to operations that change or try one.
+    what is saved; others run here, or ``reads_at``, and those about counters in all cells. A reload applies changes
+    of files, or a restart where ``reloads`` is false. ``put`` are members of the spec that the command ``put`` takes
+    as options; one that is a secret is read from a file, standard input or the terminal. With ``holds_secrets``,
+    requests and answers have secrets, of which nothing is kept. ``recorded`` is a function, as ``module:function``,
+    that gives members for the audit log that the spec does not have: from an object as it is saved, and as it is
+    saved then or None; it gives None where the object counts as deleted. ``menu`` is the group of the dashboard's
+    navigation that has its list, and ``page_columns`` are the columns of that list with their headings, where they
+    are others than ``columns``. ``area`` decides which roles may change it, and ``topics`` how scopes of topics apply
+    to operations that change or try one.
     """
 
     name: str
@@ -164,6 +169,7 @@ class Kind:
     deletion: str = ""
     none_left: str = ""
     at: At = "config"
+    reads_at: At | None = None
     reloads: bool = True
     put: Sequence[str] = ()
     holds_secrets: bool = False

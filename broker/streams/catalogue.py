@@ -61,6 +61,18 @@ class Stream:
             return self.shards[0]
         return self.shards[zlib.crc32(client_id.encode(errors="replace")) % len(self.shards)]
 
+    def shard(self, number: int) -> LogShard:
+        """The shard of a number.
+
+        Raises:
+            NotFound: it has none.
+        """
+        first = self.shards[0].shard
+        if not first <= number < first + len(self.shards):
+            counted = f"{len(self.shards)}, counted from {first}"
+            raise NotFound("shard", str(number), f"stream {self.name!r} has {counted}")
+        return self.shards[number - first]
+
     def describe(self, spec: StreamSpec) -> None:
         """Take a new specification."""
         self.spec = spec
@@ -70,8 +82,10 @@ class Stream:
 class Catalogue:
     """The streams there are. Changes are on disk when a call returns, which takes the milliseconds of a commit."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, cell: int = 0) -> None:
+        """``cell`` is the number of the cell that has the store: shards of a stream are counted over all cells."""
         self._store = store
+        self._cell = cell
         self._streams: dict[str, Stream] = {}
 
     def __iter__(self) -> Iterator[Stream]:
@@ -111,7 +125,8 @@ class Catalogue:
             )
             self._store.compare_and_set(_NAMES + spec.name.encode(), None, stored)
         kept = jsontext.decode(stored)
-        shards = tuple(LogShard(kept["log"], shard) for shard in range(kept["shards"]))
+        first = self._cell * kept["shards"]
+        shards = tuple(LogShard(kept["log"], first + at) for at in range(kept["shards"]))
         stream = Stream(spec, kept["log"], kept["epoch"], shards)
         self.describe(stream, spec)
         self._streams[spec.name] = stream
@@ -123,7 +138,7 @@ class Catalogue:
         Raises:
             broker.core.errors.Unavailable: the store cannot be written; the stream keeps the one it has.
         """
-        self._set(INDEXED + b"%d" % stream.log, _index_of(spec, len(stream.shards)))
+        self._set(INDEXED + b"%d" % stream.log, _index_of(spec, stream))
         self._set(wanted_key(stream.log), _tier_of(spec, stream))
         stream.describe(spec)
 
@@ -194,11 +209,13 @@ class Catalogue:
             self._store.compare_and_set(key, stored, value)
 
 
-def _index_of(spec: StreamSpec, shards: int) -> bytes | None:
+def _index_of(spec: StreamSpec, stream: Stream) -> bytes | None:
     if spec.index == "none":
         return None
     age_us = None if spec.retention.age == float("inf") else int(spec.retention.age * 1_000_000)
-    return msgspec.json.encode(Wanted(shards, spec.retention.bytes // shards, age_us))
+    shards = len(stream.shards)
+    wanted = Wanted(shards, spec.retention.bytes // shards, age_us, stream.shards[0].shard)
+    return msgspec.json.encode(wanted)
 
 
 def _tier_of(spec: StreamSpec, stream: Stream) -> bytes | None:
@@ -210,7 +227,14 @@ def _tier_of(spec: StreamSpec, stream: Stream) -> bytes | None:
     shards = len(stream.shards)
     unread_bytes = tier.unread_bytes // shards
     wanted = TierWanted(
-        spec.name, stream.epoch, shards, tier.url, after_us, retention_us, unread_bytes
+        spec.name,
+        stream.epoch,
+        shards,
+        tier.url,
+        after_us,
+        retention_us,
+        unread_bytes,
+        first_shard=stream.shards[0].shard,
     )
     return msgspec.json.encode(wanted)
 

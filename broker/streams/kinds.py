@@ -16,6 +16,7 @@ KINDS = (
         about="A durable log. With `topics` it captures messages that match; without, it holds rows that rules write.",
         tag="Streams",
         columns={"name": "name", "kind": "kind", "topics": "topics", "records": "records"},
+        reads_at="shards",
         menu="Delivery",
         page_columns={
             "Captures": "topics",

@@ -44,13 +44,20 @@ TICKET_LIFE_S: Final = 3600
 class RangesProcess:
     """Owner of the range server. ``address`` is where it listens; it keeps its port across restarts."""
 
-    def __init__(self, data_dir: Path, settings: RangeServerSettings | None = None) -> None:
-        """Take the data directory of this process's store. The secret stays between the two.
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: RangeServerSettings | None = None,
+        others: Mapping[int, Path] | None = None,
+    ) -> None:
+        """Take the data directory of this process's store, and those of the other cells whose records are served too,
+        by their numbers. The secret stays between the two.
 
         Raises:
             ConfigError: certificate and key cannot be used.
         """
         self._data_dir, self._secret = data_dir, secrets.token_bytes(32)
+        self._others = others or {}
         self._settings = settings or RangeServerSettings()
         self.address = self._settings.address
         if self._settings.certfile is not None and self._settings.keyfile is not None:
@@ -160,6 +167,7 @@ class RangesProcess:
         assert process.stdout is not None
         settings = {
             "directory": str(self._data_dir),
+            "others": {str(cell): str(path) for cell, path in self._others.items()},
             "secret": self._secret.hex(),
             "host": host,
             "port": port,

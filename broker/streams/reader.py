@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.core.errors import NotFound
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamHistory, StreamRecord
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
-from broker.streams.catalogue import Catalogue, Stream
+from broker.streams.catalogue import Catalogue
 from broker.streams.tier.logs import Logs
 from broker.streams.topic_index.pages import IndexPages
 
@@ -103,7 +102,7 @@ class StreamReader(StreamHistory):
         Raises:
             NotFound: there is no such stream or shard.
         """
-        return self._logs.range_of(self._shard(self._catalogue.get(stream), shard))
+        return self._logs.range_of(self._catalogue.get(stream).shard(shard))
 
     def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
         """The first offset whose record was published at or after a time, else the next offset. Where it is in a tier,
@@ -113,7 +112,7 @@ class StreamReader(StreamHistory):
             NotFound: there is no such stream or shard.
             Unavailable: the object store does not answer.
         """
-        return self._logs.offset_at(self._shard(self._catalogue.get(stream), shard), ts_us)
+        return self._logs.offset_at(self._catalogue.get(stream).shard(shard), ts_us)
 
     def read(
         self, stream: str, shard: int, from_offset: int, limit: int
@@ -123,7 +122,7 @@ class StreamReader(StreamHistory):
         Raises:
             NotFound: there is no such stream or shard.
         """
-        place = self._shard(self._catalogue.get(stream), shard)
+        place = self._catalogue.get(stream).shard(shard)
         return list(self._store.read(place, from_offset, min(limit, MAX_RECORDS)))
 
     def records(
@@ -144,7 +143,7 @@ class StreamReader(StreamHistory):
             NotFound: there is no such stream or shard.
             Unavailable: the object store does not answer.
         """
-        place = self._shard(self._catalogue.get(stream), shard)
+        place = self._catalogue.get(stream).shard(shard)
         range_now = self._logs.range_of(place)
         looked_through = 0
         end = range_now.next_offset
@@ -179,7 +178,7 @@ class StreamReader(StreamHistory):
         Raises:
             NotFound: there is no such stream or shard.
         """
-        place = self._shard(self._catalogue.get(name), shard)
+        place = self._catalogue.get(name).shard(shard)
         end = min(
             to_offset, max(from_offset, self._store.range_of(place).first_offset) + MAX_RECORDS
         )
@@ -195,12 +194,3 @@ class StreamReader(StreamHistory):
         oldest = next(self._store.directory(shard), None)
         newest = next(self._store.directory(shard, range_now.next_offset - 1), None)
         return (oldest.min_ts_us if oldest else None), (newest.max_ts_us if newest else None)
-
-    def _shard(self, stream: Stream, shard: int) -> LogShard:
-        if not 0 <= shard < len(stream.shards):
-            raise NotFound(
-                "shard",
-                str(shard),
-                f"stream {stream.name!r} has {len(stream.shards)}, counted from 0",
-            )
-        return stream.shards[shard]

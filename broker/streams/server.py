@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPException
@@ -40,6 +40,7 @@ from broker.storage.store import LogShard
 from broker.storage.without_pandas import keep_pandas_out
 from broker.streams import tickets
 from broker.streams.certificate import Certificate
+from broker.streams.other_cells import CELL_LOGS
 from broker.streams.tier import upload
 from broker.streams.tier.objects import TierStores
 from broker.streams.tier.reading import TieredReader
@@ -193,6 +194,33 @@ class _Places:
             reader.make_room()
 
 
+class OtherStores:
+    """The stores of other cells, each opened when it is first read. ``directories`` are theirs by the number of the
+    cell, RocksDB notes what it reads in folders of ``scratch``."""
+
+    def __init__(self, directories: Mapping[int, Path], scratch: Path, stores: TierStores) -> None:
+        self._directories = directories
+        self._scratch = scratch
+        self._stores = stores
+        self._readers: dict[int, TieredReader] = {}
+        self._opening = threading.Lock()
+
+    def reader(self, cell: int) -> TieredReader:
+        """Reads the store of a cell.
+
+        Raises:
+            Refused: there is no such cell.
+            Unavailable: it has no store yet, or one that cannot be read.
+        """
+        with self._opening:
+            if cell not in self._readers:
+                if cell not in self._directories:
+                    raise Refused(HTTPStatus.NOT_FOUND, f"there is no cell {cell}")
+                follower = Follower(self._directories[cell], self._scratch / str(cell))
+                self._readers[cell] = TieredReader(follower, self._stores)
+            return self._readers[cell]
+
+
 class RangeServer(HTTPServer):
     """A thread a connection, since a thread that hands stored bytes to a socket is out of Python's way: 2.5 GB/s here,
     where uvicorn and Starlette carried 0.6 to 1.0. Memory is bounded by one piece a request that is served."""
@@ -206,10 +234,12 @@ class RangeServer(HTTPServer):
         reader: TieredReader,
         secret: bytes,
         certificate: Certificate | None = None,
+        others: OtherStores | None = None,
     ) -> None:
         family, _, _, _, address = getaddrinfo(host, port, type=SOCK_STREAM)[0]
         self.address_family = AF_INET6 if family == AF_INET6 else self.address_family
         self.reader = reader
+        self.others = others
         self.secret = secret
         self._certificate = certificate
         self.upkeep: Upkeep | None = None
@@ -226,6 +256,18 @@ class RangeServer(HTTPServer):
     def index(self) -> TopicIndex | None:
         """The topic index, once there is one."""
         return None if self.upkeep is None else self.upkeep.index
+
+    def reading(self, shard: LogShard) -> tuple[TieredReader, TopicIndex | None, LogShard]:
+        """What reads a shard, and its place there. The topic index is that of the own cell.
+
+        Raises:
+            Refused: there is no such cell.
+            Unavailable: its store cannot be read.
+        """
+        cell, log = divmod(shard.log, CELL_LOGS)
+        if cell == 0 or self.others is None:
+            return self.reader, self.index, shard
+        return self.others.reader(cell), None, LogShard(log, shard.shard)
 
     def server_bind(self) -> None:
         """Bind without asking a name server for this machine's name, as the base class does. A port is free
@@ -371,13 +413,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(shard, query)
 
     def _answer(self, shard: LogShard, query: dict[str, list[str]]) -> None:
-        reader = self.server.reader
-        index = self.server.index
         with ExitStack() as place:
             try:
+                reader, index, shard = self.server.reading(shard)
                 asked = _asked(shard, query)
                 if isinstance(asked, Asked):
-                    self._wait_for(asked)
+                    self._wait_for(reader, asked)
                 place.enter_context(self.server.places.taken(self._reader))
                 if isinstance(asked, AskedTime):
                     offset = reader.offset_at(*asked)
@@ -402,14 +443,14 @@ class _Handler(BaseHTTPRequestHandler):
                     MEDIA_TYPE if asked.form == ARROW else files.MEDIA_TYPES[asked.form],
                 )
 
-    def _wait_for(self, asked: Asked) -> None:
+    def _wait_for(self, reader: TieredReader, asked: Asked) -> None:
         """Wait for offsets that are not there yet, without a place."""
         where = asked.shard, asked.start, asked.end
         try:
-            self.server.reader.wait_for(*where, 0)
+            reader.wait_for(*where, 0)
         except RangeMissing:
             with self.server.waits:
-                self.server.reader.wait_for(*where, WAIT_S)
+                reader.wait_for(*where, WAIT_S)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
@@ -614,7 +655,9 @@ def main() -> None:
     secret = bytes.fromhex(settings["secret"])
     stores = TierStores(settings["stores"])
     reader = TieredReader(follower, stores)
-    server = RangeServer(settings["host"], settings["port"], reader, secret, certificate)
+    directories = {int(cell): Path(path) for cell, path in settings["others"].items()}
+    others = OtherStores(directories, directory / "ranges", stores)
+    server = RangeServer(settings["host"], settings["port"], reader, secret, certificate, others)
     host, port = server.server_address[:2]
     print(json.dumps({"host": host, "port": port}), flush=True)
     server.upkeep = upkeep.start(directory, follower, settings["index_delay"], _tell)

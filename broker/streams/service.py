@@ -39,6 +39,7 @@ from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender, StreamTraces
 from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.maintenance import Maintenance
+from broker.streams.other_cells import CELL_LOGS, Heard, OtherCells, together
 from broker.streams.range_client import RangeClient
 from broker.streams.reader import Extent, StreamReader
 from broker.streams.settings import Retention, StreamSettings, StreamSpec, TierSettings
@@ -69,12 +70,19 @@ _SHOWN_ONLY: Final = frozenset(
 
 class ShardOffsets(TypedDict):
     """Start and end of a shard; offsets are strings, since JavaScript loses precision above 2^53. ``at_offset`` is
-    the first offset at or after the time that was asked for."""
+    the first offset at or after the time that was asked for.
+
+    Shards of other cells have a ``log`` and ``ticket`` of their own; they are ``stale`` if their cell does not answer,
+    and are then as it showed them last.
+    """
 
     shard: int
     first_offset: str
     next_offset: str
     at_offset: NotRequired[str]
+    log: NotRequired[int]
+    ticket: NotRequired[str]
+    stale: NotRequired[bool]
 
 
 class StreamExtent(TypedDict):
@@ -135,6 +143,7 @@ class StreamService(Contributor):
         clock: Clock | None = None,
         metrics: Metrics | None = None,
         spans: Spans | None = None,
+        is_behind_first: bool = False,
     ) -> None:
         """Nothing is opened before ``start``.
 
@@ -155,6 +164,7 @@ class StreamService(Contributor):
             clock: for retention and rates.
             metrics: where counts go.
             spans: gets the traces whose messages streams have.
+            is_behind_first: whether tables that read these streams are in another cell.
         """
         self._writer = writer
         self._section = section
@@ -162,6 +172,9 @@ class StreamService(Contributor):
         self._settings = settings or StreamSettings()
         self._users = users
         self._access = access
+        self._unread_of = unread_of
+        self._is_behind_first = is_behind_first
+        self._unread_elsewhere: Mapping[str, Mapping[int, int]] | None = None
         self._clock, self._metrics = clock or SystemClock(), metrics or Metrics()
         self._catalogue = catalogue
         traces = StreamTraces(spans or Spans(), writer, lambda name: self.reader.ranges(name))
@@ -180,10 +193,12 @@ class StreamService(Contributor):
             self._clock,
             self._metrics,
             self.tiers,
-            unread_of,
+            self._unread_here,
             alarms,
         )
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
+        self.others: OtherCells | None = None
+        """The shards in other cells, where this process answers for several."""
         self.on_deleted = Signal[()]()
         """A stream was deleted."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -301,7 +316,7 @@ class StreamService(Contributor):
 
         Raises:
             NotFound: there is no such stream.
-            Unavailable: the object store does not answer.
+            Unavailable: the object store does not answer, or another cell has not shown its shards yet.
         """
         stream = self._catalogue.get(name)
         shards = []
@@ -318,7 +333,70 @@ class StreamService(Contributor):
             "log": stream.log,
             "now_us": now_us,
         }
+        if self.others is not None:
+            known = self.others.require(name)
+            shown = known if at_us is None else self.others.at(name, at_us)
+            shards += self._elsewhere(shown, until_s)
         return {**place, "shards": shards, **self._access(stream.log, until_s)}
+
+    def _elsewhere(self, shown: Mapping[int, Heard], until_s: float) -> Iterator[ShardOffsets]:
+        """The shards of other cells, as readers get them."""
+        assert self.others is not None
+        for cell, stream in shown.items():
+            log = cell * CELL_LOGS + stream["log"]
+            ticket = self._access(log, until_s).get("ticket", "")
+            stale: ShardOffsets | dict[str, bool] = (
+                {"stale": True} if self.others.is_away(cell) else {}
+            )
+            for shard in stream["shards"]:
+                yield {**shard, "log": log, "ticket": ticket, **stale}  # type: ignore[typeddict-item]
+
+    def told(self, names: Sequence[str] | None, at_us: int | None = None) -> dict[str, Spec]:
+        """Streams as the first cell hears of them: as they are shown, and the readable range of each shard, with a time
+        in microseconds since 1970 also the first offset at or after it."""
+        told = {}
+        for stream in self._catalogue:
+            if names is not None and stream.name not in names:
+                continue
+            shards = []
+            for held in self.reader.readable(stream.name):
+                shard = _shown_range(held)
+                if at_us is not None:
+                    at = self.reader.offset_at(stream.name, held.shard, at_us)
+                    shard["at_offset"] = str(at)
+                shards.append(shard)
+            told[stream.name] = {**self._show(stream), "log": stream.log, "shards": shards}
+        return told
+
+    def shards_of(self, name: str) -> int:
+        """Number of shards of a stream in this cell. Raises ``NotFound``."""
+        return len(self._catalogue.get(name).shards)
+
+    def unread(self) -> dict[str, dict[int, int]]:
+        """By stream and shard, the first offset that some object of this process has not read."""
+        return {stream.name: dict(self._unread_of(stream.name)) for stream in self._catalogue}
+
+    def note_unread(self, unread: Mapping[str, Mapping[str, int]]) -> None:
+        """Keep what objects of the first cell have not read."""
+        self._unread_elsewhere = {
+            name: {int(shard): offset for shard, offset in by_shard.items()}
+            for name, by_shard in unread.items()
+        }
+
+    def _unread_here(self, name: str) -> Mapping[int, int]:
+        """By shard, the first offset of a stream that some object has still to read, in this cell or the first.
+
+        Nothing is known to be read before the first cell has said so.
+        """
+        unread = dict(self._unread_of(name))
+        if self._is_behind_first:
+            told = self._unread_elsewhere
+            known = {} if told is None else told.get(name, {})
+            for held in self.reader.ranges(name):
+                start = held.first_offset if told is None else known.get(held.shard)
+                if start is not None:
+                    unread[held.shard] = min(start, unread.get(held.shard, start))
+        return unread
 
     def on_topic(self, topic: str) -> Sequence[TopicStage]:
         """The streams that capture messages on a topic."""
@@ -414,7 +492,7 @@ class StreamService(Contributor):
 
     def _show(self, stream: Stream) -> Spec:
         extent = self.reader.extent(stream.name)
-        return {
+        own: Spec = {
             **_spec_of(stream),
             "kind": stream.spec.kind,
             "epoch": stream.epoch,
@@ -423,6 +501,9 @@ class StreamService(Contributor):
             "index_state": self._index_state(stream),
             "tier_state": self.tiers.view(stream),
         }
+        if self.others is None:
+            return own
+        return together(own, list(self.others.of(stream.name).values()))
 
     def _index_state(self, stream: Stream) -> IndexState | None:
         if stream.spec.index == "none":

@@ -26,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from broker.admin.rights import Actor
+from broker.admin.stream_records import StreamRecords
 from broker.core import jsontext
 from broker.core.cells import Place
 from broker.core.errors import Conflict, Invalid, NotFound, Problem
@@ -46,6 +47,7 @@ from ui.api.cell_joins import (
     sort_key,
     summed,
 )
+from ui.api.cell_streams import CellStreams
 from ui.api.json_bodies import Json
 from ui.api.parameters import encode_cursor
 
@@ -106,11 +108,19 @@ class Faces:
     """The other cells, as the front asks them. ``file`` is what the front saves in, and ``reload`` takes over what is
     in it."""
 
-    def __init__(self, place: Place, token: str, file: SavedFile, reload: Adopts) -> None:
+    def __init__(
+        self,
+        place: Place,
+        token: str,
+        file: SavedFile,
+        reload: Adopts,
+        streams: StreamRecords | None = None,
+    ) -> None:
         self.place = place
         self._calls = CellCalls(place, token)
         self._file = file
         self._reload = reload
+        self._streams = None if streams is None else CellStreams(place, self._calls, streams)
         self._missed: set[int] = set()
         self._behind: dict[int, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
@@ -119,11 +129,15 @@ class Faces:
         """Be ready to ask; connections are opened when they are needed."""
         self._calls.start()
         self._file.on_change.connect(self._saved_otherwise)
+        if self._streams is not None:
+            self._streams.start()
 
     async def stop(self) -> None:
         """Close all connections. May be called twice."""
         for task in self._behind.values():
             task.cancel()
+        if self._streams is not None:
+            await self._streams.stop()
         await self._calls.stop()
 
     @staticmethod
@@ -214,6 +228,8 @@ class Faces:
                 return await self._each(asked, act)
             case "config":
                 return await act() if asked.is_dry else await self._saved(act)
+            case "shards":
+                return await self._of_shards(asked, act)
             case "single":
                 raise several(self.place.count)
             case _:
@@ -288,6 +304,18 @@ class Faces:
             return await act()
         asked.note(str(client_id))
         return there(await self._asked(asked, cell)).response()
+
+    async def _of_shards(self, asked: Asked, act: Act) -> Response:
+        """What has a shard, but no end, is for the cell of the shard."""
+        assert self._streams is not None
+        name = asked.request.path_params.get("name")
+        shard = asked.values.get("shard")
+        if name is not None and shard is not None and asked.values.get("to") is None:
+            cell = self._streams.cell_of(name, shard)
+            if cell != self.place.number:
+                return there(await self._asked(asked, cell)).response()
+        await self._streams.look(None if name is None else [name])
+        return await act()
 
     async def _of_clients(self, asked: Asked, act: Act, names: Sequence[Any]) -> Response:
         """Every cell gets the request for its own clients; their answers are added up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -9,12 +10,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from broker.admin.rights import OWN, Actor, Need
+from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Unavailable
 from broker.core.objects import Spec
 from ui.api.audit import acts_as
 from ui.api.cell_calls import is_of_cell
+from ui.api.cell_streams import PATH as PATH_OF_STREAMS
+from ui.api.cell_streams import answered as streams_answered
 from ui.api.effects import DryRun
-from ui.api.json_bodies import answer
+from ui.api.json_bodies import Json, answer
 from ui.api.models.access import OwnRights, SignInAddress, SignInMethods, SignInRequest
 from ui.api.objects import KindRoutes
 from ui.api.operation import Operations
@@ -104,6 +108,20 @@ async def adopt_configuration(request: Request) -> Response:
     identify(request)
     await context.reload.adopt()
     return Response(status_code=204)
+
+
+@probes.post(PATH_OF_STREAMS)
+async def tell_streams(request: Request) -> Response:
+    """The first cell asks for the positions of streams here; only cells may."""
+    context = context_of(request)
+    if not is_of_cell(request) or context.streams is None:
+        raise ApiProblem(404, "no_such_path", "there is no such path")
+    identify(request)
+    asked = jsontext.decode(await request.body())
+    if asked.get("at_us") is None:
+        return Json(jsontext.encode(streams_answered(context.streams, asked)))
+    told = await asyncio.to_thread(streams_answered, context.streams, asked)
+    return Json(jsontext.encode(told))
 
 
 def add_sign_in(router: APIRouter) -> None:

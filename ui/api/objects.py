@@ -275,6 +275,7 @@ class KindRoutes:
         kind = self.kind
         service = self.service
         filters = FILTERS.get(kind.path, ListFilter)
+        where: dict[str, Any] = {"at": kind.reads_at} if kind.reads_at else {}
 
         @self.ops.get(
             self.all,
@@ -284,6 +285,7 @@ class KindRoutes:
             answer=kind,
             is_list=True,
             problems=(422,),
+            **where,
         )
         async def list_objects(
             limit: Limit = 100, cursor: Cursor = None, wanted: Any = Depends(filters)
@@ -301,6 +303,7 @@ class KindRoutes:
             description=f"Returns the {kind.name} with its defaults and with read-only members such as its state.",
             answer=kind,
             problems=(404, 422),
+            **where,
         )
         def get_object(name: NamePath, request: Request) -> Response:
             return self.answered(request, service.get(name))

@@ -121,7 +121,7 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         "Show where a stream begins and ends",
         answer=StreamPositions,
         problems=(404, 409, 422),
-        at="single",
+        at="shards",
         topics="named",
     )
     async def positions(
@@ -143,7 +143,7 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         "Read the records of a stream",
         answer=StreamRecordPage,
         problems=(404, 409, 422),
-        at="single",
+        at="shards",
         topics="named",
         redirect="With `to`: Location has the range, with a ticket",
     )
@@ -193,12 +193,14 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
             first = offset(from_, "from")
             end = offset(to, "to")
             where = streams.positions(name, until_s=reads_until_s(request))
-            asked = {"from": first, "to": end, "ticket": where["ticket"]} | (
+            held: Spec = next((held for held in where["shards"] if held["shard"] == shard), {})
+            place = {**where, **held}
+            asked = {"from": first, "to": end, "ticket": place["ticket"]} | (
                 {"filter": filter} if filter else {}
             )
             query = urlencode(asked if format == "arrow" else {**asked, "format": format})
             return RedirectResponse(
-                f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307
+                f"{place['ranges_url'].rstrip('/')}/streams/{place['log']}/{shard}?{query}", 307
             )
         is_offset = cursor is not None or from_.isdigit()
         first = offset(cursor or from_, "cursor" if cursor else "from") if is_offset else 0

@@ -23,7 +23,7 @@ _LOOK_UP_S = 30.0
 
 
 class LakeFeature(Feature):
-    """Tables, and the job that fills them."""
+    """Tables, and the job that fills them. Of several cells, the first one has all tables."""
 
     name = "lake"
 
@@ -44,17 +44,23 @@ class LakeFeature(Feature):
         self.reads = TableReads(self.tables)
         self.jobs = TableJobs(self.tables)
         self._watching: list[asyncio.Task[None]] = []
-        self.services = (self.tables,)
-        services.contributors.append(self.tables)
+        self._is_here = services.node.cell == 0
+        if self._is_here:
+            self.services = (self.tables,)
+            services.contributors.append(self.tables)
 
     def start(self) -> None:
         """Load the tables of the configuration."""
+        if not self._is_here:
+            return
         problems = [f"lake: {problem.message}" for problem in reference_problems(self.settings)]
         if problems := problems + self.tables.load(self._section.load()):
             raise ConfigError(problems)
 
     async def connect(self, api_url: str, token: str) -> None:
         """Keep the job running whenever there is a table."""
+        if not self._is_here:
+            return
         self._watching = [asyncio.create_task(self._watch(), name="watch of lake tables")]
         if self._guard.is_on:
             await self.places.look_up(self._guard)

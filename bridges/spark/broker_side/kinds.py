@@ -27,7 +27,6 @@ KINDS = (
             "path": "path",
             "state": "state",
         },
-        at="single",
         menu="Delivery",
         page_columns={
             "Stream": "stream",
@@ -88,7 +87,7 @@ RESOURCES = (
         path="/lake/tables",
         tag="Lake",
         service="lake_tables",
-        at="single",
+        at="here",
         commands="lake tables",
         verbs=(
             Verb(
@@ -108,7 +107,7 @@ RESOURCES = (
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake_states",
-        at="single",
+        at="here",
         commands="lake tables",
         verbs=(
             Verb(
@@ -131,7 +130,7 @@ RESOURCES = (
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake_reads",
-        at="single",
+        at="here",
         commands="lake tables",
         verbs=(
             Verb(
@@ -199,7 +198,7 @@ RESOURCES = (
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake",
-        at="single",
+        at="here",
         commands="lake tables",
         verbs=(
             _job(
@@ -494,7 +493,7 @@ RESOURCES = (
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake",
-        at="single",
+        at="here",
         commands="",
         verbs=(
             _job(

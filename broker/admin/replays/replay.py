@@ -225,7 +225,7 @@ class Replay:
         self._rows_of = rows_of
         request = StreamReplayRequest.model_validate(progress.request)
         shards = [
-            ShardReading(source.shards[shard], progress.cursors[shard], end)
+            ShardReading(source.shard(shard), progress.cursors[shard], end)
             for shard, (_, end) in progress.ranges.items()
         ]
         wanted = None if request.filter is None else TopicFilter.parse(request.filter)

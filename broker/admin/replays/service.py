@@ -147,7 +147,7 @@ class StreamReplays(Contributor):
         times: list[int] = []
         first: list[_Found] = []
         for shard, (start, end) in ranges.items():
-            place = source.shards[shard]
+            place = source.shard(shard)
             times += [logs.read(place, at, 1)[0][1].ts_us for at in (start, end - 1)]
             for batch in logs.read_arrow(
                 place, start, min(end, start + _LOOKED_THROUGH // len(ranges))
@@ -203,7 +203,7 @@ class StreamReplays(Contributor):
             return place.get(shard, default)
         if isinstance(place, int):
             return place
-        return self._logs.offset_at(source.shards[shard], round(place.timestamp() * 1_000_000))
+        return self._logs.offset_at(source.shard(shard), round(place.timestamp() * 1_000_000))
 
     def _samples(
         self,

@@ -317,7 +317,7 @@ class TierLedger:
         gone = [key for key, _ in self._store.scan(report.segments_of(log))]
         shards = [shard for shard in self._held if shard.log == log]
         stored = report.unpack_wanted(self._store.get(report.wanted_key(log)) or b"")
-        gone += [report.held_key(LogShard(log, shard)) for shard in range(stored.shards)]
+        gone += [report.held_key(LogShard(log, shard)) for shard in stored.numbers]
         gone += [report.wanted_key(log), report.unread_key(log)]
         self._store.commit(Batch(puts=dict.fromkeys(gone)))
         for shard in shards:

@@ -26,7 +26,7 @@ _SEGMENTS: Final = b"streams/segments/"
 _UNREAD: Final = b"streams/unread/"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class Wanted(msgspec.Struct, frozen=True, omit_defaults=True):
     """Request to tier a log under a URL; with ``is_removed``, to delete its objects. Times are in
     microseconds. ``unread_bytes`` is the share of each shard in the segments that are kept for tables."""
 
@@ -38,6 +38,12 @@ class Wanted(msgspec.Struct, frozen=True):
     retention_us: int | None
     unread_bytes: int = 10 * 1024**3
     is_removed: bool = False
+    first_shard: int = 0
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its shards."""
+        return range(self.first_shard, self.first_shard + self.shards)
 
 
 class Segment(msgspec.Struct, frozen=True):

@@ -134,7 +134,7 @@ class Uploads:
 
     def _keep(self, log: int, state: _Log, wanted: Wanted) -> bool:
         store = self._stores.at(wanted.url)
-        shards = [LogShard(log, number) for number in range(wanted.shards)]
+        shards = [LogShard(log, number) for number in wanted.numbers]
         if wanted.is_removed:
             self._remove(store, wanted, log)
             return False
@@ -280,7 +280,7 @@ class Uploads:
 
     def _remove(self, store: TierStore, wanted: Wanted, log: int) -> None:
         """Delete all objects of a removed stream, recorded or not."""
-        for number in range(wanted.shards):
+        for number in wanted.numbers:
             folder = segment.folder_of(wanted, number)
             names = [f"{folder}/{name}" for name, _ in store.sizes(folder)]
             store.delete(names)

@@ -13,12 +13,13 @@ INDEXED: Final = b"streams/indexed/"
 READY_RECORDS: Final = 131_072
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Request to index a log: its number of shards, and the retention of each."""
+class Wanted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Request to index a log: its number of shards, from ``first_shard`` on, and the retention of each."""
 
     shards: int
     bytes: int
     age_us: int | None
+    first_shard: int = 0
 
 
 class ShardIndex(msgspec.Struct, frozen=True):

@@ -113,7 +113,7 @@ class Upkeep:
         shards = {
             LogShard(log, shard): log_wanted
             for log, log_wanted in wanted.items()
-            for shard in range(log_wanted.shards)
+            for shard in range(log_wanted.first_shard, log_wanted.first_shard + log_wanted.shards)
         }
         for shard in set(self.index.stored) - set(shards):
             if self._is_believed(shard):

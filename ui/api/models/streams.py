@@ -20,19 +20,26 @@ from ui.api.models.shapes import Body
 
 
 class ShardPosition(BaseModel):
-    """First and next offset of a shard; offsets are strings, since JavaScript loses precision above 2^53."""
+    """First and next offset of a shard; offsets are strings, since JavaScript loses precision above 2^53.
+
+    A shard in another cell has a `log` and `ticket` of its own. It is `stale` while its cell does not answer: its
+    offsets are then those that were known last.
+    """
 
     shard: int
     first_offset: str
     next_offset: str
     at_offset: str | None = None
+    log: int | None = None
+    ticket: str | None = None
+    stale: bool | None = None
 
 
 class StreamPositions(BaseModel):
     """First and next offsets of a stream, and the address to read its records from.
 
-    That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer. ``epoch`` changes when a stream
-    is deleted and created again.
+    That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer; a shard may have another
+    ``log`` and ``ticket``. ``epoch`` changes when a stream is deleted and created again.
     """
 
     stream: str
