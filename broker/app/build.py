@@ -43,7 +43,7 @@ from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.users import Users
-from broker.cluster.directories import cell_directory
+from broker.cluster.directories import cell_directory, cells_directory
 from broker.cluster.links import Links
 from broker.cluster.steering import Steering
 from broker.config.allowed import AllowedSettings, confine
@@ -114,6 +114,7 @@ from broker.storage.settings import StoreSettings
 from broker.storage.store import Store
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue
+from broker.streams.epochs import FILE, Epochs
 from broker.streams.queues import StoredQueues, StoredValues
 from broker.streams.range_client import RangeClient
 from broker.streams.ranges_process import RangesProcess
@@ -212,7 +213,10 @@ class Node:
         self.identity = Identity(
             name, product_version(), origin_of(name, StoredValues(self.writer))
         )
-        catalogue = Catalogue(self.store, 0 if place is None else place.number)
+        catalogue = Catalogue(self.store)
+        if place is not None:
+            epochs = Epochs(cells_directory(data_dir) / FILE, is_first=place.number == 0)
+            catalogue = Catalogue(self.store, place.number, epochs)
         access, users, pool = self._make_access(ssrf, allow_anonymous=allow_anonymous)
         hashing = config.get("password_hashing", PasswordHashingSettings)
         self.accounts = Accounts(self.sections.section("accounts"), hashing, pool, self.clock)

@@ -142,6 +142,7 @@ class ConfigReload:
             _, failed, _ = self._change_objects(config)
             self._take_over_users(before)
             failed += self._reordered()
+            self._node.streams.follow()
             self._node.config = config
             if failed:
                 raise Conflict("; ".join(failed))

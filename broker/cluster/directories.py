@@ -25,6 +25,11 @@ def cell_directory(data_dir: Path, cell: int) -> Path:
     return data_dir if cell == 0 else data_dir / _CELLS / str(cell)
 
 
+def cells_directory(data_dir: Path) -> Path:
+    """Directory of what all cells share."""
+    return data_dir / _CELLS
+
+
 def kept_count(data_dir: Path) -> int | None:
     """Number of cells whose data is there; None for a directory without data.
 

@@ -5,7 +5,8 @@ Kept in the store's key space, so that names and records cannot come apart:
 ::
 
     streams/next             the next log number
-    streams/by-name/NAME     {"log": ..., "epoch": ..., "shards": ...}
+    streams/by-name/NAME     {"log": ..., "epoch": ..., "shards": ...}; in a further cell of a broker also "of", the
+                             epoch of the stream in the first one
     streams/dropping/LOG     the name of a stream that is being removed, until its records are forgotten
     streams/indexed/LOG      that the range server is to index its records by topic, and their retention
     streams/tier/LOG         that the range server is to upload its records (``broker.streams.tier.report``)
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,7 +26,9 @@ import msgspec
 from broker.core import jsontext
 from broker.core.errors import AlreadyExists, NotFound
 from broker.core.topic import TopicFilter
+from broker.observe.log import get_logger
 from broker.storage.store import LogShard, Store
+from broker.streams.epochs import Epochs
 from broker.streams.settings import StreamSpec
 from broker.streams.tier.report import Wanted as TierWanted
 from broker.streams.tier.report import unpack_wanted, wanted_key
@@ -33,6 +36,8 @@ from broker.streams.topic_index.report import INDEXED, Wanted
 
 # Logs below are the broker's own.
 FIRST_STREAM_LOG: Final = 16
+
+_log = get_logger(__name__)
 
 _NEXT: Final = b"streams/next"
 _NAMES: Final = b"streams/by-name/"
@@ -82,10 +87,12 @@ class Stream:
 class Catalogue:
     """The streams there are. Changes are on disk when a call returns, which takes the milliseconds of a commit."""
 
-    def __init__(self, store: Store, cell: int = 0) -> None:
-        """``cell`` is the number of the cell that has the store: shards of a stream are counted over all cells."""
+    def __init__(self, store: Store, cell: int = 0, epochs: Epochs | None = None) -> None:
+        """``cell`` is the number of the cell that has the store: shards of a stream are counted over all cells.
+        ``epochs`` are what the cells of several agree on."""
         self._store = store
         self._cell = cell
+        self._epochs = epochs
         self._streams: dict[str, Stream] = {}
 
     def __iter__(self) -> Iterator[Stream]:
@@ -115,16 +122,21 @@ class Catalogue:
         if spec.name in self._streams:
             raise AlreadyExists("stream", spec.name)
         stored = self._store.get(_NAMES + spec.name.encode())
+        agreed = self._agreed().get(spec.name)
+        if stored is not None:
+            stored = self._checked(spec.name, stored, agreed)
         if stored is None:
             stored = jsontext.encode(
                 {
                     "log": take_log_number(self._store),
-                    "epoch": str(uuid.uuid4()),
+                    "epoch": str(uuid.uuid4()) if agreed is None else agreed,
                     "shards": spec.shards,
+                    **({} if agreed is None else {"of": agreed}),
                 }
             )
             self._store.compare_and_set(_NAMES + spec.name.encode(), None, stored)
         kept = jsontext.decode(stored)
+        self._note(spec.name, kept["epoch"])
         first = self._cell * kept["shards"]
         shards = tuple(LogShard(kept["log"], first + at) for at in range(kept["shards"]))
         stream = Stream(spec, kept["log"], kept["epoch"], shards)
@@ -163,6 +175,56 @@ class Catalogue:
         self._forget_copies(stream.log)
         stream.is_gone = True
         del self._streams[name]
+        self._note(name, None)
+
+    def _agreed(self) -> Mapping[str, str | None]:
+        """The epochs that the first cell has given to streams; none in the first cell."""
+        epochs = self._epochs
+        return {} if epochs is None or epochs.is_first else epochs.read()
+
+    def _note(self, name: str, epoch: str | None) -> None:
+        if self._epochs is not None and self._epochs.is_first:
+            self._epochs.note({name: epoch})
+
+    def _checked(self, name: str, stored: bytes, agreed: str | None) -> bytes | None:
+        """What the store has of a stream; None once it is removed, since the first cell has another one of its name.
+        One that was opened before the first cell had given it an epoch belongs to the present one."""
+        kept = jsontext.decode(stored)
+        if agreed is None or kept.get("of") == agreed:
+            return stored
+        if "of" in kept:
+            self._drop_older(name, kept["log"])
+            return None
+        bound = jsontext.encode({**kept, "of": agreed})
+        self._store.compare_and_set(_NAMES + name.encode(), stored, bound)
+        return bound
+
+    def _drop_older(self, name: str, log: int) -> None:
+        _log.warning("stream.older_removed", stream=name, reason="it was deleted in the first cell")
+        self._store.compare_and_set(_DROPPING + b"%d" % log, None, name.encode())
+        self._forget_name(name, log)
+        self._forget_copies(log)
+
+    def follow(self) -> bool:
+        """Remove what the first cell has deleted, or deleted and created again, and open again what it has; true if
+        there was such a stream."""
+        agreed = self._agreed()
+        changed = False
+        for key, stored in list(self._store.scan(_NAMES)):
+            name = key.removeprefix(_NAMES).decode()
+            if name not in agreed:
+                continue
+            stream = self._streams.get(name)
+            epoch = agreed[name]
+            if epoch is None:
+                if stream is None:  # else it is about to be created again
+                    self._drop_older(name, jsontext.decode(stored)["log"])
+            elif self._checked(name, stored, epoch) is None and stream is not None:
+                stream.is_gone = True
+                del self._streams[name]
+                self.open(stream.spec)
+                changed = True
+        return changed
 
     def finish_removals(self) -> None:
         """After a start, when all specifications are opened: finish, or take back, removals that were cut off."""

@@ -219,6 +219,7 @@ class StreamService(Contributor):
                 problems.append(unusable(self._section, "stream", spec.get("name"), error))
         if problems:
             raise ConfigError(problems)
+        self._catalogue.follow()
         self._catalogue.finish_removals()
         if undefined := self._catalogue.undefined():
             _log.warning(
@@ -231,6 +232,11 @@ class StreamService(Contributor):
             asyncio.create_task(self._maintenance.run(), name="stream maintenance"),
             asyncio.create_task(self._measure_rates(), name="stream rates"),
         ]
+
+    def follow(self) -> None:
+        """Do without the streams that the first cell has deleted while this one was away."""
+        if self._catalogue.follow():
+            self._plans.invalidate()
 
     def put_off_sealing(self, *, put_off: bool) -> None:
         """Pause or resume the merging of small frames; other background work continues."""
@@ -304,7 +310,12 @@ class StreamService(Contributor):
         self.on_deleted()
 
     def positions(
-        self, name: str, at_us: int | None = None, until_s: float = inf
+        self,
+        name: str,
+        at_us: int | None = None,
+        until_s: float = inf,
+        *,
+        needs_all: bool = False,
     ) -> dict[str, Any]:
         """The positions of a stream, for readers; offsets are texts, since JSON numbers are not exact everywhere.
 
@@ -313,10 +324,11 @@ class StreamService(Contributor):
             at_us: a time in microseconds since the epoch; then each shard has ``at_offset``, the first offset at or
                 after it. Where it is in a tier, this blocks for as long as the object store takes.
             until_s: the Unix time at which the ticket expires at the latest.
+            needs_all: whether the shards of a cell that has not shown them yet may not be missing.
 
         Raises:
             NotFound: there is no such stream.
-            Unavailable: the object store does not answer, or another cell has not shown its shards yet.
+            Unavailable: the object store does not answer, or another cell has not shown its shards.
         """
         stream = self._catalogue.get(name)
         shards = []
@@ -334,8 +346,10 @@ class StreamService(Contributor):
             "now_us": now_us,
         }
         if self.others is not None:
-            known = self.others.require(name)
-            shown = known if at_us is None else self.others.at(name, at_us)
+            if at_us is not None:
+                shown = self.others.at(name, at_us)
+            else:
+                shown = self.others.require(name) if needs_all else self.others.of(name)
             shards += self._elsewhere(shown, until_s)
         return {**place, "shards": shards, **self._access(stream.log, until_s)}
 

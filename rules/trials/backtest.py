@@ -292,7 +292,8 @@ class Backtests:
         document = {
             "node": self._node, "rule": after["name"], "stream": request.stream, "before": comparison.before,
             "after": after, "ranges": ranges, "ranges_url": where["ranges_url"], "log": where["log"],
-            "ticket": where["ticket"], "samples": request.samples, "deadline_s": request.timeout_s,
+            "ticket": where["ticket"], "places": _places(where),
+            "samples": request.samples, "deadline_s": request.timeout_s,
             "memory_bytes": self._settings.backtest_memory, "schemas": list(self._schemas()), "parent": os.getpid(),
         }  # fmt: skip
         self._keep(job)
@@ -490,3 +491,12 @@ def _kill(job: Backtest) -> None:
     if job.process is not None and job.process.returncode is None:
         with suppress(ProcessLookupError):
             job.process.kill()
+
+
+def _places(where: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+    """Log and ticket of the shards that have others than the stream: those in other cells."""
+    return {
+        str(shard["shard"]): (shard["log"], shard["ticket"])
+        for shard in where["shards"]
+        if "log" in shard
+    }

@@ -280,7 +280,9 @@ def run(
     )
     assert after is not None
     ranges = [Range(*bounds) for bounds in document["ranges"]]
-    read = ranges_reader(document["ranges_url"], document["log"], document["ticket"])
+    own = document["log"], document["ticket"]
+    places = {int(shard): place for shard, place in document["places"].items()}
+    read = ranges_reader(document["ranges_url"], lambda shard: places.get(shard, own))
     stream, node, rule, samples = (document[name] for name in ("stream", "node", "rule", "samples"))
     backtest = Backtest(Job(stream, node, rule, before, after, ranges, read, samples, ends_s))
     ended: dict[str, Any] = {"complete": True}
@@ -302,8 +304,11 @@ def run(
     }
 
 
-def ranges_reader(url: str, log: int, ticket: str) -> Callable[[Range], Iterator[pa.RecordBatch]]:
-    """Reads ranges from a range server. It is on this machine or near it, so no proxy of the environment is asked.
+def ranges_reader(
+    url: str, place_of: Callable[[int], tuple[int, str]]
+) -> Callable[[Range], Iterator[pa.RecordBatch]]:
+    """Reads ranges from a range server, which is on this machine or near it, so no proxy of the environment is asked.
+    ``place_of`` gives log and ticket of a shard.
 
     Raises (when it reads):
         Ended: the records are gone, or the server is.
@@ -311,6 +316,7 @@ def ranges_reader(url: str, log: int, ticket: str) -> Callable[[Range], Iterator
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def read(piece: Range) -> Iterator[pa.RecordBatch]:
+        log, ticket = place_of(piece.shard)
         address = f"{url.rstrip('/')}/streams/{log}/{piece.shard}?from={piece.start}&to={piece.end}"
         request = urllib.request.Request(address, headers={"Authorization": f"Bearer {ticket}"})
         try:

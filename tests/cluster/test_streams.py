@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from broker.admin.rights import Actor
 from pyspark_sluice.client import StreamClient
 from tests.cluster.cells import Cells, running
 from tests.end_to_end.clients import Client
 from tests.support.node import TOKEN
+from ui.api.cell_calls import ACTOR_HEADER, header_of_actor
 
 SHARDS = 2
 
@@ -25,7 +28,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cells]:
 
 def clients_of(cells: Cells, count: int) -> list[str]:
     """So many identifiers of each cell."""
-    names = [f"d-{number}" for number in range(count * 8)]
+    names = [f"d-{number}" for number in range(100 + count * 8)]
     return [
         name
         for cell in range(2)
@@ -68,10 +71,133 @@ def test_a_reader_gets_the_records_of_all_cells(cells: Cells) -> None:
     assert sum(by_shard(where).values()) == len(names) * 20
     assert not any("stale" in shard for shard in where["shards"])
     found = read_all(cells, "all")
-    assert found == Counter({f'{{"n": "{text}"}}': count for text, count in sent.items()})
+    assert found == wrapped(sent)
     shown = cells.front.call("GET", "/streams/all")
     assert by_shard(shown, "positions") == by_shard(where)
     assert shown["records"] == len(names) * 20
     assert shown["shards"] == SHARDS
     listed = cells.front.call("GET", "/streams")["items"]
     assert [each["records"] for each in listed if each["name"] == "all"] == [len(names) * 20]
+
+
+def test_records_and_files_of_any_shard_are_read_at_the_front(cells: Cells) -> None:
+    cells.front.call("POST", "/streams", {"name": "pages", "topics": ["pages/#"]})
+    names = clients_of(cells, 3)
+    sent = publish(cells, names, "pages", range(5))
+    found: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    with cells.front.client(follow_redirects=True) as api:
+        for shard in range(2):
+            page = api.get("/streams/pages/records", params={"shard": shard}).json()
+            assert {item["shard"] for item in page["items"]} == {shard}
+            assert {cells.place.cell_of(item["clientid"]) for item in page["items"]} == {shard}
+            found.update(item["payload"]["data"]["n"] for item in page["items"])
+            asked = {"shard": shard, "from": 0, "to": page["next_offset"], "format": "ndjson"}
+            answer = api.get("/streams/pages/records", params=asked)
+            assert answer.status_code == 200, answer.text
+            lines = [json.loads(line) for line in answer.text.splitlines()]
+            assert {line["shard"] for line in lines} == {shard}
+            files.update(json.loads(line["payload"])["n"] for line in lines)
+            few = api.get(
+                "/streams/pages/records", params={**asked, "filter": f"pages/{names[3 * shard]}"}
+            )
+            assert len(few.text.splitlines()) == 5
+    assert found == files == sent
+    cells.front.call("GET", "/streams/pages/records?shard=2", expect=404)
+    at = cells.front.call("GET", "/streams/pages/positions?at=2020-01-01T00:00:00Z")
+    assert [shard["at_offset"] for shard in at["shards"]] == ["0", "0"]
+
+
+def test_a_ticket_is_for_the_shards_of_its_cell(cells: Cells) -> None:
+    cells.front.call("POST", "/streams", {"name": "own", "topics": ["own/#"]})
+    publish(cells, clients_of(cells, 1), "own", range(1))
+    where = cells.front.call("GET", "/streams/own/positions")
+    other = where["shards"][1]
+    for log, ticket, status in (
+        (other["log"], other["ticket"], 200),
+        (other["log"], where["ticket"], 401),
+        (where["log"], other["ticket"], 401),
+        (other["log"] + 70 * 10_000_000, other["ticket"], 401),
+    ):
+        address = f"{where['ranges_url']}/streams/{log}/1?from=0&to=1"
+        answer = httpx.get(
+            address, headers={"Authorization": f"Bearer {ticket}"}, trust_env=False, timeout=30
+        )
+        assert answer.status_code == status, answer.text
+
+
+def test_a_cell_that_is_away_keeps_its_place(cells: Cells) -> None:
+    cells.front.call("POST", "/streams", {"name": "away", "topics": ["away/#"]})
+    names = clients_of(cells, 2)
+    sent = publish(cells, names, "away", range(5))
+    before = cells.front.call("GET", "/streams/away/positions")
+    cells.nodes[1].stop()
+    try:
+        after = cells.front.call("GET", "/streams/away/positions")
+        assert by_shard(after) == by_shard(before)
+        assert [shard.get("stale", False) for shard in after["shards"]] == [False, True]
+        sent += publish(cells, names[:2], "away", range(5, 10))
+        # its records are still served, from its store
+        assert read_all(cells, "away") == wrapped(sent)
+        cells.front.call("GET", "/streams/away/records?shard=1", expect=503)
+        cells.front.call("GET", "/streams/away/positions?at=2020-01-01T00:00:00Z", expect=503)
+    finally:
+        cells.nodes[1].start()
+    sent += publish(cells, names[2:], "away", range(5, 10))
+    assert read_all(cells, "away") == wrapped(sent)
+    positions = cells.front.call("GET", "/streams/away/positions")
+    assert not any("stale" in shard for shard in positions["shards"])
+
+
+def test_a_front_that_has_not_heard_of_a_cell_answers_no_positions(cells: Cells) -> None:
+    cells.front.call("POST", "/streams", {"name": "unheard", "topics": ["unheard/#"]})
+    sent = publish(cells, clients_of(cells, 1), "unheard", range(5))
+    cells.nodes[1].stop()
+    cells.front.stop()
+    try:
+        cells.front.start()
+        problem = cells.front.call("GET", "/streams/unheard/positions", expect=503)
+        assert problem["detail"] == "cell 1 has not shown yet what it has of stream 'unheard'"
+    finally:
+        cells.nodes[1].start()
+    assert read_all(cells, "unheard") == wrapped(sent)
+
+
+def test_a_stream_that_was_deleted_and_created_again_begins_anew_in_all_cells(
+    cells: Cells,
+) -> None:
+    spec = {"name": "again", "topics": ["again/#"]}
+    names = clients_of(cells, 2)
+    cells.front.call("POST", "/streams", spec)
+    publish(cells, names, "again", range(5))
+    first = cells.front.call("GET", "/streams/again/positions")
+    cells.front.call("DELETE", "/streams/again")
+    cells.front.call("POST", "/streams", spec)
+    second = cells.front.call("GET", "/streams/again/positions")
+    assert second["epoch"] != first["epoch"]
+    assert by_shard(second) == {0: 0, 1: 0}
+    sent = publish(cells, names, "again", range(5))
+    assert read_all(cells, "again") == wrapped(sent)
+    # the same while a cell is away
+    cells.nodes[1].stop()
+    try:
+        cells.front.call("DELETE", "/streams/again")
+        cells.front.call("POST", "/streams", spec)
+    finally:
+        cells.nodes[1].start()
+    sent = publish(cells, names, "again", range(3))
+    assert read_all(cells, "again") == wrapped(sent)
+    # one that is gone leaves nothing
+    cells.nodes[1].stop()
+    try:
+        cells.front.call("DELETE", "/streams/again")
+    finally:
+        cells.nodes[1].start()
+    with cells.api(1) as api:
+        headers = {"Authorization": f"Bearer {TOKEN}", ACTOR_HEADER: header_of_actor(Actor("t"))}
+        assert api.get("/streams/again", headers=headers).status_code == 404
+    assert "stream.without_definition" not in cells.nodes[1].log.read_text()
+
+
+def wrapped(sent: Counter[str]) -> Counter[str]:
+    return Counter({f'{{"n": "{text}"}}': count for text, count in sent.items()})

@@ -24,7 +24,7 @@ def add_backtests(router: APIRouter, service: RuleService, calls: BoundedCalls) 
         body=BacktestRequest,
         answer=BacktestView,
         does="try",
-        at="single",
+        at="shards",
         status=202,
         takes_key=True,
         problems=(404,),

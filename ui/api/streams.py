@@ -135,7 +135,9 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         also the first offset at or after that time.
         """
         at_us = None if at is None else microseconds(at, "at")
-        return await asyncio.to_thread(streams.positions, name, at_us, reads_until_s(request))
+        return await asyncio.to_thread(
+            streams.positions, name, at_us, reads_until_s(request), needs_all=True
+        )
 
     @ops.get(
         "/streams/{name}/records",
@@ -192,7 +194,7 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         if to is not None:
             first = offset(from_, "from")
             end = offset(to, "to")
-            where = streams.positions(name, until_s=reads_until_s(request))
+            where = streams.positions(name, until_s=reads_until_s(request), needs_all=True)
             held: Spec = next((held for held in where["shards"] if held["shard"] == shard), {})
             place = {**where, **held}
             asked = {"from": first, "to": end, "ticket": place["ticket"]} | (
