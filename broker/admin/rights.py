@@ -33,9 +33,9 @@ _RIGHTS: Final[Mapping[Role, Mapping[Area, frozenset[Does]]]] = {
         "administration": _READ | {"try"},
     },
     "operator": {
-        "authoring": _READ | {"job"},
-        "operations": _READ | {"change", "job"},
-        "administration": _READ,
+        "authoring": _READ | {"try", "job"},
+        "operations": _ALL,
+        "administration": _READ | {"try"},
     },
     "administrator": dict.fromkeys(get_args(Area), _ALL),
 }

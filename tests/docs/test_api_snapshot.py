@@ -90,13 +90,18 @@ _OF_THE_FRONT: Final = frozenset(
         "cancelJob",
         "markApplied",
         "pauseJob",
+        "probeAction",
+        "probeAlarmReceiver",
+        "probeConnector",
+        "probeSource",
         "publishMessage",
         "resumeJob",
         "signIn",
         "signOut",
     }
 )
-"""Operations that change something, and only in the process that serves the API where a broker has several cells."""
+"""Operations that change something, or need that right, and only in the process that serves the API where a broker has
+several cells."""
 
 
 @pytest.fixture(scope="module")

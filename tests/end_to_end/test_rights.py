@@ -108,8 +108,7 @@ def test_roles_have_the_expected_numbers_of_operations(
     for operation in (
         "putRule",
         "deleteSchema",
-        "testRule",
-        "backtestRule",
+        "probeConnector",
         "restartConnector",
         "putStream",
     ):
@@ -124,6 +123,16 @@ def test_roles_have_the_expected_numbers_of_operations(
     ):
         assert operation in permitted["operator"] - permitted["editor"], operation
     for operation in (
+        "previewPipeline",
+        "checkAccess",
+        "testRule",
+        "backtestRule",
+        "testConnector",
+        "planStreamReplay",
+    ):
+        assert operation in permitted["operator"] & permitted["editor"] - permitted["viewer"]
+    for operation in (
+        "probeAlarmReceiver",
         "putToken",
         "listTokens",
         "putUser",

@@ -263,7 +263,7 @@ def test_an_explanation_that_is_slow_or_refused_says_so(page: Any, broker: Node)
 def test_a_role_that_may_not_try_sees_what_acts_on_the_topic(
     page: Any, broker: Node, complaints: list[str]
 ) -> None:
-    account = {"name": "olga", "role": "operator", "password": PASSWORD}
+    account = {"name": "olga", "role": "viewer", "password": PASSWORD}
     broker.call("POST", "/accounts", account)
     page.request.post(
         f"{broker.url}/api/v1/session",

@@ -530,10 +530,11 @@ class KindRoutes:
             f"{self.all}:probe",
             f"probe{kind.id}",
             f"Test {kind.one} that is not saved",
-            description=f"{steps} Nothing is saved.",
+            description=f"{steps} Nothing is saved. It takes the right to save it: the test connects to the address "
+            "in the body, with the named secrets that it refers to.",
             body=kind,
             answer=ProbeResult,
-            does="try",
+            does="change",
         )
         async def probe(body: Spec) -> ProbeResult:
             check_number_of_values(kind, body)

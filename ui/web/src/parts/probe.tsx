@@ -3,10 +3,11 @@
 import { useState } from "react";
 import { sentence } from "../api/client";
 import type { components } from "../api/openapi";
-import { useMay } from "../api/rights";
+import type { Does } from "../api/kinds";
 import { State, Why } from "./card";
 import { Command } from "./copy";
 import { duration } from "./format";
+import { Permitted } from "./permitted";
 
 const STEPS: Record<string, [string, string]> = {
   resolve: ["Resolve the name", "Check how the host is spelt, and that the name server of this machine knows it."],
@@ -30,16 +31,28 @@ type Result = components["schemas"]["ProbeResult"];
 interface Props {
   /** What rights call the kind of the object. */
   right: string;
+  /** The right that the test takes: that to save the object, where it is not saved. */
+  does?: Does;
   ask: () => Promise<{ body: Result }>;
   cli?: string;
   label?: string;
   done?: string;
 }
 
-export function Test({ right, ask, cli, label = "Test the connection", done = "Nothing was written." }: Props) {
+export const Test = ({ right, does = "try", ...test }: Props) => (
+  <Permitted right={right} does={does} to="run this test">
+    <Probe {...test} />
+  </Permitted>
+);
+
+function Probe({
+  ask,
+  cli,
+  label = "Test the connection",
+  done = "Nothing was written.",
+}: Omit<Props, "right" | "does">) {
   const [result, setResult] = useState<Result | null>(null);
   const [says, setSays] = useState("");
-  const mayTry = useMay()(right, "try");
   const press = async () => {
     setResult(null);
     setSays("Testing…");
@@ -50,7 +63,6 @@ export function Test({ right, ask, cli, label = "Test the connection", done = "N
       }, sentence),
     );
   };
-  if (!mayTry) return <p className="muted">Your role may not run this test.</p>;
   return (
     <div className="probe">
       <div className="buttons">

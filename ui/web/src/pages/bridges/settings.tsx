@@ -100,7 +100,7 @@ function Form({
           onSaved?.(saved, tag);
         }}
       />
-      <Test right={path} ask={() => call("POST", `${path}:probe`, { body: value })} />
+      <Test right={path} does="change" ask={() => call("POST", `${path}:probe`, { body: value })} />
     </Card>
   );
 }

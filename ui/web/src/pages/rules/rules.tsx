@@ -6,6 +6,7 @@ import { type KeyboardEvent, type ReactNode, useCallback, useMemo, useRef, useSt
 import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } from "../../api/client";
 import { useActions, useChanges, useList, useNow, useRested } from "../../api/live";
 import type { components } from "../../api/openapi";
+import { useMay } from "../../api/rights";
 import { Card, Empty, Failure, ObjectLink, State, Why } from "../../parts/card";
 import { Command } from "../../parts/copy";
 import { CopySpec } from "../../parts/copy-as";
@@ -14,6 +15,7 @@ import { Difference, Editor } from "../../parts/editor";
 import { ago, count, counted, exact, pretty, UNKNOWN } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import type { KindPage, ObjectProps } from "../../parts/kind-page";
+import { Permitted } from "../../parts/permitted";
 import { useFixed } from "../../parts/read-only";
 import { RuleTable } from "../../parts/rule-table";
 import { type DraftOf, DraftStrip, SaveBar, useDraft, useSave } from "../../parts/saving";
@@ -114,8 +116,10 @@ function LastError({ error }: { error: { text: string; time_ms: number } | null 
 function useKnown(program: Program, latest: { event: Event }[]) {
   const sources = "sql" in program ? sourcesOf(program.sql) : (program.from ?? []);
   const rested = useRested(sources);
+  const mayTry = useMay()("rules", "try");
   const { data: fields } = useQuery({
     queryKey: ["fields", rested],
+    enabled: mayTry,
     placeholderData: keepPreviousData,
     ...PATIENT,
     queryFn: async () =>
@@ -152,7 +156,8 @@ const checking = (program: Program, changes: number | undefined) => ({
 });
 
 function useCheck(program: Program) {
-  return useQuery({ ...checking(useRested(program), useChanges()), placeholderData: keepPreviousData }).data;
+  const enabled = useMay()("rules", "try");
+  return useQuery({ ...checking(useRested(program), useChanges()), placeholderData: keepPreviousData, enabled }).data;
 }
 
 function SqlEditor({
@@ -168,9 +173,10 @@ function SqlEditor({
   const [says, setSays] = useState("");
   const isFixed = useFixed();
   const changes = useChanges();
+  const mayTry = useMay()("rules", "try");
   const lint = useCallback(
-    async (text: string) => (await queries.fetchQuery(checking({ sql: text }, changes))).findings,
-    [queries, changes],
+    async (text: string) => (mayTry ? (await queries.fetchQuery(checking({ sql: text }, changes))).findings : []),
+    [queries, changes, mayTry],
   ); // another change makes the editor ask again
   const columns = useMemo(() => new Set(known.fields.map(({ path }) => path)), [known.fields]);
   const names = useMemo(
@@ -274,9 +280,11 @@ function RuleEditor({
   const latest = useLatest(useRested(sources));
   const known = useKnown(program, latest);
   const checked = useCheck(program);
+  const mayTry = useMay()("rules", "try");
   const lintJq = useCallback(
-    async (jq: string) => (await check(programOf({ ...NEW, language: "jq", jq, from: value.from }))).findings,
-    [value.from],
+    async (jq: string) =>
+      mayTry ? (await check(programOf({ ...NEW, language: "jq", jq, from: value.from }))).findings : [],
+    [value.from, mayTry],
   );
   const setSql = (sql: string) => change({ sql });
   const isFixed = useFixed();
@@ -381,14 +389,16 @@ function RuleEditor({
           {children}
         </div>
         <div className="stack">
-          <TestPanel
-            program={program}
-            actions={value.actions}
-            sources={sources}
-            latest={latest}
-            events={known.events}
-            onCase={addCase}
-          />
+          <Permitted right="rules" does="try" to="test rules">
+            <TestPanel
+              program={program}
+              actions={value.actions}
+              sources={sources}
+              latest={latest}
+              events={known.events}
+              onCase={addCase}
+            />
+          </Permitted>
         </div>
       </div>
     </div>
@@ -399,9 +409,10 @@ function Cases({ draft, change }: { draft: RuleDraft; change: (changed: Partial<
   const { tests } = draft;
   const isFixed = useFixed();
   const rested = useRested({ ...programOf(draft), tests });
+  const mayTry = useMay()("rules", "try");
   const { data, error } = useQuery({
     queryKey: ["cases", rested],
-    enabled: rested.tests.length > 0,
+    enabled: mayTry && rested.tests.length > 0,
     placeholderData: keepPreviousData,
     staleTime: 5000,
     ...PATIENT,
@@ -437,7 +448,7 @@ function Cases({ draft, change }: { draft: RuleDraft; change: (changed: Partial<
                 onChange={(event) => replace(at, { ...test, name: event.target.value })}
               />
               <State state={result ? (result.passed ? "ok" : "failed") : "idle"}>
-                {result ? (result.passed ? "passes" : "fails") : "…"}
+                {result ? (result.passed ? "passes" : "fails") : mayTry ? "…" : "not run"}
               </State>
               <button type="button" disabled={isFixed} aria-label={`Remove ${test.name}`} onClick={() => replace(at)}>
                 Remove
@@ -569,7 +580,11 @@ function TableOf({ name, object, etag }: ObjectProps<RuleObject>) {
           ) : null}
         </div>
       ))}
-      {list && !tables.length && <RuleTable name={name} etag={etag} />}
+      {list && !tables.length && (
+        <Permitted right="tables" does="change" to="create tables">
+          <RuleTable name={name} etag={etag} />
+        </Permitted>
+      )}
     </Card>
   );
 }
@@ -603,46 +618,48 @@ function Backtest({ name, object, etag }: ObjectProps<RuleObject>) {
           ? "your draft, compared with the rule that runs"
           : "the rule that runs; change it in the editor to compare"
       }>
-      {streams && !streams.length ? (
-        <Empty command={`printf '%s' '{"name": "raw", "topics": ["meters/#"]}' | sluice streams apply -f -`}>
-          No stream captures messages. A back-test runs a rule over what a stream with topics has kept.
-        </Empty>
-      ) : (
-        <form
-          className="inline"
-          onSubmit={(event) => {
-            event.preventDefault();
-            void start();
-          }}>
-          <label>
-            Stream
-            <select value={stream} onChange={(event) => setGiven({ ...given, stream: event.target.value })}>
-              {streams?.map(({ name }) => (
-                <option key={name}>{name}</option>
-              ))}
-            </select>
-          </label>
-          <label>
-            From
-            <input
-              placeholder="offset or time"
-              value={given.from}
-              onChange={(event) => setGiven({ ...given, from: event.target.value })}
-            />
-          </label>
-          <label>
-            To
-            <input
-              placeholder="offset or time"
-              value={given.to}
-              onChange={(event) => setGiven({ ...given, to: event.target.value })}
-            />
-          </label>
-          <button type="submit" className="primary" disabled={!stream}>
-            Run
-          </button>
-        </form>
-      )}
+      <Permitted right="back-tests" does="try" to="back-test rules">
+        {streams && !streams.length ? (
+          <Empty command={`printf '%s' '{"name": "raw", "topics": ["meters/#"]}' | sluice streams apply -f -`}>
+            No stream captures messages. A back-test runs a rule over what a stream with topics has kept.
+          </Empty>
+        ) : (
+          <form
+            className="inline"
+            onSubmit={(event) => {
+              event.preventDefault();
+              void start();
+            }}>
+            <label>
+              Stream
+              <select value={stream} onChange={(event) => setGiven({ ...given, stream: event.target.value })}>
+                {streams?.map(({ name }) => (
+                  <option key={name}>{name}</option>
+                ))}
+              </select>
+            </label>
+            <label>
+              From
+              <input
+                placeholder="offset or time"
+                value={given.from}
+                onChange={(event) => setGiven({ ...given, from: event.target.value })}
+              />
+            </label>
+            <label>
+              To
+              <input
+                placeholder="offset or time"
+                value={given.to}
+                onChange={(event) => setGiven({ ...given, to: event.target.value })}
+              />
+            </label>
+            <button type="submit" className="primary" disabled={!stream}>
+              Run
+            </button>
+          </form>
+        )}
+      </Permitted>
       <Failure>{problem}</Failure>
       {job && (
         <JobView key={job} id={job}>

@@ -8,6 +8,7 @@ import { parseJson } from "../../api/json";
 import { kindNamed } from "../../api/kinds";
 import { latestOf, textOf as payloadOf } from "../../api/messages";
 import type { components } from "../../api/openapi";
+import { useMay } from "../../api/rights";
 import { useParameter } from "../../parts/address";
 import { Card, Empty, Failure, ObjectLink, State } from "../../parts/card";
 import type { Finding, Language } from "../../parts/codemirror";
@@ -17,6 +18,7 @@ import { Confirm } from "../../parts/dialogs";
 import { Difference, Editor, findingsOf } from "../../parts/editor";
 import { count, counted, pretty } from "../../parts/format";
 import type { KindPage, ObjectProps } from "../../parts/kind-page";
+import { Permitted } from "../../parts/permitted";
 import { Changeable, useFixed } from "../../parts/read-only";
 import { DraftStrip, SaveBar, useDraft, useSave } from "../../parts/saving";
 import { Table } from "../../parts/table";
@@ -180,10 +182,11 @@ function Form({
         ? { ...draft, files: files.map((one, index) => (index === at ? { ...one, contents } : one)) }
         : { ...draft, source: contents },
     );
+  const mayTry = useMay()("schemas", "try");
   const rest = JSON.stringify([draft.rest, files.map(({ path, root }) => [path, root])]);
   const lint = useCallback(
     async (contents: string, signal: AbortSignal): Promise<Finding[]> => {
-      if (!contents.trim()) {
+      if (!mayTry || !contents.trim()) {
         setFound({ problems: [] });
         return [];
       }
@@ -217,7 +220,7 @@ function Form({
         );
       }
     },
-    [type, name, rest, at],
+    [type, name, rest, at, mayTry],
   );
   return (
     <>
@@ -874,73 +877,75 @@ function Try({ name, object }: ObjectProps<SchemaObject>) {
     });
   return (
     <Card title="Decode and encode" note="nothing is saved or sent">
-      <form
-        className="inline"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void latest();
-        }}>
-        <label htmlFor="of">Latest message on</label>
-        <input
-          id="of"
-          required
-          spellCheck={false}
-          placeholder="meters/#"
-          value={topic}
-          onChange={(event) => setTopic(event.target.value)}
-        />
-        <button type="submit">Take it</button>
-        {types.length > 1 && (
-          <label>
-            Message type{" "}
-            <select value={type} onChange={(event) => setType(event.target.value)}>
-              {types.map((one) => (
-                <option key={one}>{one}</option>
-              ))}
-            </select>
-          </label>
-        )}
-      </form>
-      <div className="halves">
-        <div className="field">
-          <label htmlFor="payload">Payload</label>
-          <textarea
-            id="payload"
-            rows={8}
+      <Permitted right="schemas" does="try" to="decode or encode payloads">
+        <form
+          className="inline"
+          onSubmit={(event) => {
+            event.preventDefault();
+            void latest();
+          }}>
+          <label htmlFor="of">Latest message on</label>
+          <input
+            id="of"
+            required
             spellCheck={false}
-            value={text}
-            onChange={(event) => change({ text: event.target.value })}
+            placeholder="meters/#"
+            value={topic}
+            onChange={(event) => setTopic(event.target.value)}
           />
-          <div className="buttons">
+          <button type="submit">Take it</button>
+          {types.length > 1 && (
             <label>
-              Written as{" "}
-              <select value={coding} onChange={(event) => change({ coding: event.target.value as Coding })}>
-                <option value="hex">hex</option>
-                <option value="base64">base64</option>
-                <option value="utf8">text</option>
+              Message type{" "}
+              <select value={type} onChange={(event) => setType(event.target.value)}>
+                {types.map((one) => (
+                  <option key={one}>{one}</option>
+                ))}
               </select>
             </label>
-            <button type="button" className="primary" onClick={() => void decode(text, coding)}>
-              Decode →
-            </button>
-            {text && <CopyButton text={text} />}
+          )}
+        </form>
+        <div className="halves">
+          <div className="field">
+            <label htmlFor="payload">Payload</label>
+            <textarea
+              id="payload"
+              rows={8}
+              spellCheck={false}
+              value={text}
+              onChange={(event) => change({ text: event.target.value })}
+            />
+            <div className="buttons">
+              <label>
+                Written as{" "}
+                <select value={coding} onChange={(event) => change({ coding: event.target.value as Coding })}>
+                  <option value="hex">hex</option>
+                  <option value="base64">base64</option>
+                  <option value="utf8">text</option>
+                </select>
+              </label>
+              <button type="button" className="primary" onClick={() => void decode(text, coding)}>
+                Decode →
+              </button>
+              {text && <CopyButton text={text} />}
+            </div>
+          </div>
+          <div className="field">
+            <Editor
+              label="Value as JSON"
+              language="json"
+              value={json}
+              onChange={(changed) => change({ json: changed })}
+            />
+            <div className="buttons">
+              <button type="button" className="primary" onClick={() => void encode()}>
+                ← Encode
+              </button>
+            </div>
           </div>
         </div>
-        <div className="field">
-          <Editor
-            label="Value as JSON"
-            language="json"
-            value={json}
-            onChange={(changed) => change({ json: changed })}
-          />
-          <div className="buttons">
-            <button type="button" className="primary" onClick={() => void encode()}>
-              ← Encode
-            </button>
-          </div>
-        </div>
-      </div>
-      <div role="status">{says && <State state={ok ? "done" : "failed"}>{says}</State>}</div>
+        <div role="status">{says && <State state={ok ? "done" : "failed"}>{says}</State>}</div>
+      </Permitted>
     </Card>
   );
 }

@@ -18,10 +18,12 @@ import {
 import { parseJson } from "../../api/json";
 import { kindNamed } from "../../api/kinds";
 import { useEvery, useHistory, useStatus, useTail } from "../../api/live";
+import { useMay } from "../../api/rights";
 import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
 import { Command, CopyButton, publishCommand } from "../../parts/copy";
 import { ExplainButton, outcomeThen, shownOriginal } from "../../parts/explaining";
 import { ago, count, counted } from "../../parts/format";
+import { Permitted } from "../../parts/permitted";
 import { prefer, usePreferences } from "../../parts/preferences";
 import { RuleTable } from "../../parts/rule-table";
 import { Table } from "../../parts/table";
@@ -192,6 +194,7 @@ function FirstRule({ status, latest: [latest, ...earlier] }: { status: Status; l
   const isDemo = status.rules.some(({ sql }) => sql?.includes('"demo/'));
   const [draft, setDraft] = useState(() => firstDraft(isDemo));
   const [said, attempt, forget] = useOutcome();
+  const mayTry = useMay()("rules", "try");
   const change = (changed: Partial<Draft>) => {
     forget();
     setDraft({ ...draft, ...changed });
@@ -209,6 +212,7 @@ function FirstRule({ status, latest: [latest, ...earlier] }: { status: Status; l
     retryDelay: 1000,
     staleTime: Infinity,
     gcTime: 10_000,
+    enabled: mayTry,
   });
   const save = () =>
     attempt(async () => {
@@ -221,67 +225,73 @@ function FirstRule({ status, latest: [latest, ...earlier] }: { status: Status; l
         A rule is SQL over messages. It is tried on the message below while you type; nothing is saved until you save
         it.
       </p>
-      <div className="try">
-        <div>
-          <label htmlFor="sql">SQL</label>
-          <textarea
-            id="sql"
-            rows={4}
-            spellCheck={false}
-            value={draft.sql}
-            onChange={(event) => change({ sql: event.target.value })}
-          />
-          <label htmlFor="topic">Topic</label>
-          <input
-            id="topic"
-            spellCheck={false}
-            value={message.topic}
-            onChange={(event) => change({ message: { ...message, topic: event.target.value } })}
-          />
-          <label htmlFor="payload">Payload</label>
-          <textarea
-            id="payload"
-            rows={3}
-            spellCheck={false}
-            value={message.payload}
-            onChange={(event) => change({ message: { ...message, payload: event.target.value } })}
-          />
-          <p className="small muted">
-            {draft.message ? (
-              <>
-                A message of your own.{" "}
-                <button type="button" className="quiet" onClick={() => change({ message: null })}>
-                  Follow the latest message
-                </button>
-              </>
-            ) : latest ? (
-              "The latest message that passed."
-            ) : (
-              "An example, until a message arrives."
-            )}
-          </p>
-        </div>
-        <div>
-          <p className="label">Result</p>
-          <div id="result" aria-live="polite">
-            {failureReason instanceof Refused && <p className="muted small">{failureReason.message}; trying again.</p>}
-            {data && <Result {...data} />}
+      <Permitted right="rules" does="try" to="test rules">
+        <div className="try">
+          <div>
+            <label htmlFor="sql">SQL</label>
+            <textarea
+              id="sql"
+              rows={4}
+              spellCheck={false}
+              value={draft.sql}
+              onChange={(event) => change({ sql: event.target.value })}
+            />
+            <label htmlFor="topic">Topic</label>
+            <input
+              id="topic"
+              spellCheck={false}
+              value={message.topic}
+              onChange={(event) => change({ message: { ...message, topic: event.target.value } })}
+            />
+            <label htmlFor="payload">Payload</label>
+            <textarea
+              id="payload"
+              rows={3}
+              spellCheck={false}
+              value={message.payload}
+              onChange={(event) => change({ message: { ...message, payload: event.target.value } })}
+            />
+            <p className="small muted">
+              {draft.message ? (
+                <>
+                  A message of your own.{" "}
+                  <button type="button" className="quiet" onClick={() => change({ message: null })}>
+                    Follow the latest message
+                  </button>
+                </>
+              ) : latest ? (
+                "The latest message that passed."
+              ) : (
+                "An example, until a message arrives."
+              )}
+            </p>
           </div>
-          {latest && <Matches sql={sql} messages={[latest, ...earlier]} />}
+          <div>
+            <p className="label">Result</p>
+            <div id="result" aria-live="polite">
+              {failureReason instanceof Refused && (
+                <p className="muted small">{failureReason.message}; trying again.</p>
+              )}
+              {data && <Result {...data} />}
+            </div>
+            {latest && <Matches sql={sql} messages={[latest, ...earlier]} />}
+          </div>
         </div>
-      </div>
-      <form
-        className="inline"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void save();
-        }}>
-        <label htmlFor="rule">Name</label>
-        <input id="rule" required value={draft.name} onChange={(event) => change({ name: event.target.value })} />
-        <button type="submit" className="primary">
-          Save and start
-        </button>
-      </form>
+      </Permitted>
+      <Permitted right="rules" does="change" to="create rules">
+        <form
+          className="inline"
+          onSubmit={(event) => {
+            event.preventDefault();
+            void save();
+          }}>
+          <label htmlFor="rule">Name</label>
+          <input id="rule" required value={draft.name} onChange={(event) => change({ name: event.target.value })} />
+          <button type="submit" className="primary">
+            Save and start
+          </button>
+        </form>
+      </Permitted>
       {said}
     </Step>
   );
@@ -367,7 +377,9 @@ function Keep({ status }: { status: Status }) {
           {target === "table" ? (
             <KeepInTable status={status} rules={rules} />
           ) : (
-            <Forward key={target} target={target} rules={rules} />
+            <Permitted right="rules" does="change" to="change rules">
+              <Forward key={target} target={target} rules={rules} />
+            </Permitted>
           )}
         </>
       )}
@@ -424,7 +436,9 @@ function KeepInTable({ status: { tables }, rules }: { status: Status; rules: Sav
               ))}
             </select>
           </label>
-          <RuleTable key={rule.name} name={rule.name} />
+          <Permitted right="tables" does="change" to="create tables">
+            <RuleTable key={rule.name} name={rule.name} />
+          </Permitted>
         </>
       )}
       {!tables.length && !rule && <Empty>Save a rule first; a table is filled by it.</Empty>}

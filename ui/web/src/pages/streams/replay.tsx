@@ -11,6 +11,7 @@ import { CopyAs } from "../../parts/copy-as";
 import { bytes, cell, count, duration, exact, counted } from "../../parts/format";
 import { JobView, usePlan } from "../../parts/job";
 import type { ObjectProps } from "../../parts/kind-page";
+import { Permitted } from "../../parts/permitted";
 import { Choice, useNames } from "../../parts/select";
 import { Table } from "../../parts/table";
 import { DateTime } from "../../parts/time";
@@ -59,95 +60,97 @@ export function StreamReplay({ name, object }: ObjectProps<Schemas["StreamObject
           The stream stays as it is, and does not capture what comes out of it. Records go out in the order of their
           times, at most at the rate.
         </p>
-        <form
-          onSubmit={(event) => {
-            event.preventDefault();
-            look();
-          }}
-          aria-label="What to replay">
-          <Choice
-            label="To"
-            value={to}
-            none="Choose…"
-            onChange={(to) => set({ to: to || undefined, topic: undefined })}
-            options={[
-              ["mqtt", "Topics of this broker"],
-              ...streams.map((one): [string, string] => [`stream:${one}`, `Stream ${one}`]),
-              ...actions.map((one): [string, string] => [one, `Action ${one}`]),
-            ]}
-          />
-          <div className="try">
-            <label>
-              From, an offset or a time
-              <input
-                spellCheck={false}
-                value={search.from ?? ""}
-                placeholder="the first record"
-                onChange={(event) => set({ from: inAddress(event.target.value) })}
-              />
-            </label>
-            <label>
-              Until, not included
-              <input
-                spellCheck={false}
-                value={search.until ?? ""}
-                placeholder="the last record there is now"
-                onChange={(event) => set({ until: inAddress(event.target.value) })}
-              />
-            </label>
-            <label>
-              Topic filter
-              <input
-                spellCheck={false}
-                value={search.topics ?? ""}
-                placeholder="all topics"
-                onChange={(event) => set({ topics: event.target.value || undefined })}
-              />
-            </label>
-            <label>
-              Per second, at most
-              <input
-                inputMode="numeric"
-                value={search.rate ?? ""}
-                placeholder={String(RATE)}
-                onChange={(event) => set({ rate: inAddress(event.target.value) })}
-              />
-            </label>
-            {to === "mqtt" && (
+        <Permitted right="streams" does="job" to="replay records">
+          <form
+            onSubmit={(event) => {
+              event.preventDefault();
+              look();
+            }}
+            aria-label="What to replay">
+            <Choice
+              label="To"
+              value={to}
+              none="Choose…"
+              onChange={(to) => set({ to: to || undefined, topic: undefined })}
+              options={[
+                ["mqtt", "Topics of this broker"],
+                ...streams.map((one): [string, string] => [`stream:${one}`, `Stream ${one}`]),
+                ...actions.map((one): [string, string] => [one, `Action ${one}`]),
+              ]}
+            />
+            <div className="try">
               <label>
-                Topic of each message
+                From, an offset or a time
                 <input
                   spellCheck={false}
-                  value={search.topic ?? ""}
-                  placeholder="${topic}"
-                  onChange={(event) => set({ topic: event.target.value || undefined })}
+                  value={search.from ?? ""}
+                  placeholder="the first record"
+                  onChange={(event) => set({ from: inAddress(event.target.value) })}
                 />
               </label>
+              <label>
+                Until, not included
+                <input
+                  spellCheck={false}
+                  value={search.until ?? ""}
+                  placeholder="the last record there is now"
+                  onChange={(event) => set({ until: inAddress(event.target.value) })}
+                />
+              </label>
+              <label>
+                Topic filter
+                <input
+                  spellCheck={false}
+                  value={search.topics ?? ""}
+                  placeholder="all topics"
+                  onChange={(event) => set({ topics: event.target.value || undefined })}
+                />
+              </label>
+              <label>
+                Per second, at most
+                <input
+                  inputMode="numeric"
+                  value={search.rate ?? ""}
+                  placeholder={String(RATE)}
+                  onChange={(event) => set({ rate: inAddress(event.target.value) })}
+                />
+              </label>
+              {to === "mqtt" && (
+                <label>
+                  Topic of each message
+                  <input
+                    spellCheck={false}
+                    value={search.topic ?? ""}
+                    placeholder="${topic}"
+                    onChange={(event) => set({ topic: event.target.value || undefined })}
+                  />
+                </label>
+              )}
+            </div>
+            {object.kind === "topics" && (
+              <Choice
+                label="Rule"
+                value={search.rule ?? ""}
+                none="None: the messages as they are"
+                onChange={(rule) => set({ rule: rule || undefined })}
+                options={rules.map((one) => [one, one])}
+                help="Its rows are sent in place of the messages; its actions do not run."
+              />
             )}
-          </div>
-          {object.kind === "topics" && (
-            <Choice
-              label="Rule"
-              value={search.rule ?? ""}
-              none="None: the messages as they are"
-              onChange={(rule) => set({ rule: rule || undefined })}
-              options={rules.map((one) => [one, one])}
-              help="Its rows are sent in place of the messages; its actions do not run."
-            />
-          )}
-          <div className="buttons">
-            <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>
-              Show the plan
-            </button>
-            {planned && planned.matched > 0 && (
-              <button type="button" className="primary" disabled={isBusy} onClick={start}>
-                Replay {planned.is_estimate ? "about " : ""}
-                {exact(planned.matched)} {planned.matched === 1 ? "record" : "records"}
+            <div className="buttons">
+              <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>
+                Show the plan
               </button>
-            )}
-            <CopyAs path={`${path}:replay`} method="POST" body={body} cli={asCommand(name, body)} />
-          </div>
-        </form>
+              {planned && planned.matched > 0 && (
+                <button type="button" className="primary" disabled={isBusy} onClick={start}>
+                  Replay {planned.is_estimate ? "about " : ""}
+                  {exact(planned.matched)} {planned.matched === 1 ? "record" : "records"}
+                </button>
+              )}
+              <CopyAs path={`${path}:replay`} method="POST" body={body} cli={asCommand(name, body)} />
+            </div>
+          </form>
+        </Permitted>
         <Failure>{says}</Failure>
         {planned && <Planned plan={planned} />}
       </Card>

@@ -6,6 +6,7 @@ import { Card, Failure, State } from "../../parts/card";
 import { CopyAs } from "../../parts/copy-as";
 import { counted, duration, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
+import { Permitted } from "../../parts/permitted";
 import { RelativeTime } from "../../parts/time";
 import { type LakeTable, Offsets, place, type Props, type Schemas } from "./shared";
 
@@ -28,21 +29,23 @@ export function AuditTab({ name, object }: Props) {
   const job = (replay?.audit && replay.id) || started;
   return (
     <Card title="Audit" note="every record of the stream is a row, was filtered, or is a dead letter, once">
-      {!object.key?.length && (
-        <div className="choice" role="group" aria-label="What is compared">
-          {DEPTHS.filter(([one]) => one !== "deep" || !object.tables).map(([one, title]) => (
-            <button key={one} type="button" aria-pressed={depth === one} onClick={() => setDepth(one)}>
-              {title}
-            </button>
-          ))}
+      <Permitted right="tables" does="job" to="audit tables">
+        {!object.key?.length && (
+          <div className="choice" role="group" aria-label="What is compared">
+            {DEPTHS.filter(([one]) => one !== "deep" || !object.tables).map(([one, title]) => (
+              <button key={one} type="button" aria-pressed={depth === one} onClick={() => setDepth(one)}>
+                {title}
+              </button>
+            ))}
+          </div>
+        )}
+        <div className="buttons">
+          <button type="button" className="primary" disabled={Boolean(replay)} onClick={() => void run()}>
+            {replay?.audit ? "Reading the table…" : started ? "Audit again" : "Audit"}
+          </button>
+          <CopyAs path={path} body={{}} cli={`sluice audit ${name}${depth === "offsets" ? "" : ` --${depth}`}`} />
         </div>
-      )}
-      <div className="buttons">
-        <button type="button" className="primary" disabled={Boolean(replay)} onClick={() => void run()}>
-          {replay?.audit ? "Reading the table…" : started ? "Audit again" : "Audit"}
-        </button>
-        <CopyAs path={path} body={{}} cli={`sluice audit ${name}${depth === "offsets" ? "" : ` --${depth}`}`} />
-      </div>
+      </Permitted>
       <Failure>{says}</Failure>
       {last && !job && (
         <>

@@ -8,6 +8,7 @@ import { Command, word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { bytes, count, counted, duration, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
+import { Permitted } from "../../parts/permitted";
 import { Stats } from "../../parts/stats";
 import { Table } from "../../parts/table";
 import { DateTime, RelativeTime } from "../../parts/time";
@@ -236,20 +237,22 @@ function Held({ name, held }: { name: string; held: Schemas["HeldColumn"][] }) {
             <dd>
               <code>{one.type}</code> would be <code>{one.wanted}</code>. All rows and dead letters are converted again;
               the table is not filled meanwhile. Rows that do not fit become dead letters.
-              <div className="buttons">
-                <button
-                  type="button"
-                  aria-label={`Convert column ${one.name}`}
-                  onClick={() => void convert(one.name, one.wanted)}>
-                  Convert the column
-                </button>
-                <CopyAs
-                  path={`${place(name)}:retype`}
-                  method="POST"
-                  body={{ column: one.name, type: one.wanted }}
-                  cli={`sluice lake tables retype ${word(name)} ${word(one.name)} ${word(one.wanted)}`}
-                />
-              </div>
+              <Permitted right="tables" does="job" to="convert columns">
+                <div className="buttons">
+                  <button
+                    type="button"
+                    aria-label={`Convert column ${one.name}`}
+                    onClick={() => void convert(one.name, one.wanted)}>
+                    Convert the column
+                  </button>
+                  <CopyAs
+                    path={`${place(name)}:retype`}
+                    method="POST"
+                    body={{ column: one.name, type: one.wanted }}
+                    cli={`sluice lake tables retype ${word(name)} ${word(one.name)} ${word(one.wanted)}`}
+                  />
+                </div>
+              </Permitted>
             </dd>
           </div>
         ))}

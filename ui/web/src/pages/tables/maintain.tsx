@@ -7,6 +7,7 @@ import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { bytes, counted, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
+import { Permitted } from "../../parts/permitted";
 import { place, type Props } from "./shared";
 
 type Upkeep = {
@@ -129,17 +130,19 @@ function Upkeeping({
     );
   return (
     <>
-      <div className="buttons">
-        <button type="button" className={plan ? "" : "primary"} onClick={look}>
-          Preview
-        </button>
-        {plan && Boolean(plan.files || plan.snapshots || plan.rows) && (
-          <button type="button" className="primary" onClick={start}>
-            {verb === "compact" ? "Join them" : "Remove them"}
+      <Permitted right="tables" does="job" to="maintain tables">
+        <div className="buttons">
+          <button type="button" className={plan ? "" : "primary"} onClick={look}>
+            Preview
           </button>
-        )}
-        <CopyAs path={path} method="POST" body={body} cli={`sluice lake tables ${verb} ${word(name)}${cli}`} />
-      </div>
+          {plan && Boolean(plan.files || plan.snapshots || plan.rows) && (
+            <button type="button" className="primary" onClick={start}>
+              {verb === "compact" ? "Join them" : "Remove them"}
+            </button>
+          )}
+          <CopyAs path={path} method="POST" body={body} cli={`sluice lake tables ${verb} ${word(name)}${cli}`} />
+        </div>
+      </Permitted>
       <Failure>{problem}</Failure>
       {plan && <p role="status">{says(plan)}</p>}
       {job && (

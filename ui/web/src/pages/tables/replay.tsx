@@ -9,6 +9,7 @@ import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { counted, exact } from "../../parts/format";
 import { JobView, usePlan } from "../../parts/job";
+import { Permitted } from "../../parts/permitted";
 import { Choice, useNames } from "../../parts/select";
 import { DateTime } from "../../parts/time";
 import { ShadowCard } from "./shadow";
@@ -59,91 +60,98 @@ export function Replay({ name, object }: Props) {
     <>
       <Card title="Replay" note="reads records of the stream again and replaces their rows">
         <Meaning object={object} />
-        <form
-          onSubmit={(event) => {
-            event.preventDefault();
-            look();
-          }}
-          aria-label="What to replay">
-          <div className="choice" role="group" aria-label="Range">
-            <button type="button" aria-pressed={!isPart && !records} onClick={() => set({ ...NO_RANGE })}>
-              The whole table
-            </button>
-            <button
-              type="button"
-              aria-pressed={isPart}
-              onClick={() => set({ from: search.from ?? "", to: search.to ?? "", records: undefined })}>
-              A part
-            </button>
-            {records && (
-              <button type="button" aria-pressed="true">
-                {counted(records.length, "selected record")}
+        <Permitted right="tables" does="job" to="replay tables">
+          <form
+            onSubmit={(event) => {
+              event.preventDefault();
+              look();
+            }}
+            aria-label="What to replay">
+            <div className="choice" role="group" aria-label="Range">
+              <button type="button" aria-pressed={!isPart && !records} onClick={() => set({ ...NO_RANGE })}>
+                The whole table
               </button>
+              <button
+                type="button"
+                aria-pressed={isPart}
+                onClick={() => set({ from: search.from ?? "", to: search.to ?? "", records: undefined })}>
+                A part
+              </button>
+              {records && (
+                <button type="button" aria-pressed="true">
+                  {counted(records.length, "selected record")}
+                </button>
+              )}
+            </div>
+            {isPart && (
+              <div className="try">
+                <label>
+                  From, an offset or a time
+                  <input
+                    spellCheck={false}
+                    value={search.from ?? ""}
+                    placeholder="the first record that the stream still has"
+                    onChange={(event) => set({ from: inAddress(event.target.value) })}
+                  />
+                </label>
+                <label>
+                  To, not included
+                  <input
+                    spellCheck={false}
+                    value={search.to ?? ""}
+                    placeholder="the end of the table"
+                    onChange={(event) => set({ to: inAddress(event.target.value) })}
+                  />
+                </label>
+              </div>
             )}
-          </div>
-          {isPart && (
+            {object.rule && (
+              <Choice
+                label="Rule"
+                value={search.rule ?? ""}
+                none={`${object.rule}, the table’s own`}
+                onChange={(rule) => set({ rule: rule || undefined })}
+                options={rules.filter((one) => one !== object.rule).map((one) => [one, one])}
+              />
+            )}
+            {!object.key?.length && (
+              <Choice
+                label="Into"
+                value={search.into ?? ""}
+                none="The table, whose rows are replaced"
+                onChange={(into) => set({ into: into === "shadow" ? into : undefined })}
+                options={[["shadow", "A shadow beside it, to be compared and swapped"]]}
+              />
+            )}
             <div className="try">
               <label>
-                From, an offset or a time
+                Records per second, at most
                 <input
-                  spellCheck={false}
-                  value={search.from ?? ""}
-                  placeholder="the first record that the stream still has"
-                  onChange={(event) => set({ from: inAddress(event.target.value) })}
-                />
-              </label>
-              <label>
-                To, not included
-                <input
-                  spellCheck={false}
-                  value={search.to ?? ""}
-                  placeholder="the end of the table"
-                  onChange={(event) => set({ to: inAddress(event.target.value) })}
+                  inputMode="numeric"
+                  value={search.rate ?? ""}
+                  placeholder="as fast as it goes"
+                  onChange={(event) => set({ rate: inAddress(event.target.value) })}
                 />
               </label>
             </div>
-          )}
-          {object.rule && (
-            <Choice
-              label="Rule"
-              value={search.rule ?? ""}
-              none={`${object.rule}, the table’s own`}
-              onChange={(rule) => set({ rule: rule || undefined })}
-              options={rules.filter((one) => one !== object.rule).map((one) => [one, one])}
-            />
-          )}
-          {!object.key?.length && (
-            <Choice
-              label="Into"
-              value={search.into ?? ""}
-              none="The table, whose rows are replaced"
-              onChange={(into) => set({ into: into === "shadow" ? into : undefined })}
-              options={[["shadow", "A shadow beside it, to be compared and swapped"]]}
-            />
-          )}
-          <div className="try">
-            <label>
-              Records per second, at most
-              <input
-                inputMode="numeric"
-                value={search.rate ?? ""}
-                placeholder="as fast as it goes"
-                onChange={(event) => set({ rate: inAddress(event.target.value) })}
-              />
-            </label>
-          </div>
-          <div className="buttons">
-            <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>
-              Show the plan
-            </button>
-            {planned && (planned.records > 0 || planned.recreates) && (
-              <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={start}>
-                Replay {exact(planned.records)} {planned.records === 1 ? "record" : "records"}
+            <div className="buttons">
+              <button type="submit" className={planned ? "" : "primary"} disabled={isBusy}>
+                Show the plan
               </button>
-            )}
-            <CopyAs path={`${place(name)}:replay`} method="POST" body={body} cli={`sluice replay ${name}${options}`} />
-          </div>
-        </form>
+              {planned && (planned.records > 0 || planned.recreates) && (
+                <button type="button" className="primary" disabled={isBusy || Boolean(object.replay)} onClick={start}>
+                  Replay {exact(planned.records)} {planned.records === 1 ? "record" : "records"}
+                </button>
+              )}
+              <CopyAs
+                path={`${place(name)}:replay`}
+                method="POST"
+                body={body}
+                cli={`sluice replay ${name}${options}`}
+              />
+            </div>
+          </form>
+        </Permitted>
         <Failure>{says}</Failure>
         {planned && <Planned plan={planned} stream={object.stream} />}
       </Card>

@@ -1,6 +1,7 @@
 // The newest rows of a table, or its dead letters.
 
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { useMay } from "../../api/rights";
 import { recordsFrom } from "../../parts/address";
 import { Card, Empty, LoadFailure } from "../../parts/card";
 import { download } from "../../parts/copy";
@@ -24,6 +25,7 @@ const LIMITS = [20, 100, 1000];
 
 export function Rows({ name, object }: Props) {
   const navigate = useNavigate();
+  const mayReplay = useMay()("tables", "job");
   const { letters, limit = 20, find: found, member } = useSearch({ strict: false }) as RowsPlace;
   const find = String(found ?? "").toLowerCase();
   const query = { limit, dead_letters: letters || undefined, member: letters ? undefined : member };
@@ -120,7 +122,7 @@ export function Rows({ name, object }: Props) {
       )}
       {letters && shown.length > 0 && (
         <div className="buttons">
-          {chosen.length > 0 && (
+          {chosen.length > 0 && mayReplay && (
             <Link className="button primary" to="." search={tab("replay", { records: chosen.map(recordOf) })}>
               Replay {chosen.length} selected…
             </Link>

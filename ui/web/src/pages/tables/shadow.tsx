@@ -10,6 +10,7 @@ import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { counted, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
+import { Permitted } from "../../parts/permitted";
 import { Table } from "../../parts/table";
 import { DateTime } from "../../parts/time";
 
@@ -54,19 +55,21 @@ export function ShadowCard({ name, isBusy, replay }: { name: string; isBusy: boo
             {shadow.is_complete ? " The table takes them when they are swapped." : " It is not complete yet."}
           </p>
           <progress aria-label={`Shadow of ${name}`} value={shadow.done} max={shadow.records || 1} />
-          <div className="buttons">
-            {(["diff", "swap", "discard"] as const).map((verb) => (
-              <button
-                key={verb}
-                type="button"
-                className={verb === "diff" ? "primary" : ""}
-                disabled={isBusy || (verb === "swap" && !shadow.is_complete)}
-                onClick={() => void start(verb)}>
-                {SAYS[verb]}
-              </button>
-            ))}
-            <CopyAs path={`${path}:diff`} method="POST" body={{}} cli={`sluice lake tables diff ${word(name)}`} />
-          </div>
+          <Permitted right="tables" does="job" to="compare, swap or discard shadows">
+            <div className="buttons">
+              {(["diff", "swap", "discard"] as const).map((verb) => (
+                <button
+                  key={verb}
+                  type="button"
+                  className={verb === "diff" ? "primary" : ""}
+                  disabled={isBusy || (verb === "swap" && !shadow.is_complete)}
+                  onClick={() => void start(verb)}>
+                  {SAYS[verb]}
+                </button>
+              ))}
+              <CopyAs path={`${path}:diff`} method="POST" body={{}} cli={`sluice lake tables diff ${word(name)}`} />
+            </div>
+          </Permitted>
         </>
       )}
       <Failure>{problem}</Failure>

@@ -7,6 +7,7 @@ import { CopySpec } from "../../parts/copy-as";
 import { Editor } from "../../parts/editor";
 import { pretty } from "../../parts/format";
 import type { ObjectProps } from "../../parts/kind-page";
+import { Permitted } from "../../parts/permitted";
 import { useFixed } from "../../parts/read-only";
 import { DraftStrip, SaveBar, useDraft, useSave } from "../../parts/saving";
 import { SchemaForm } from "../../parts/schema-form";
@@ -85,7 +86,9 @@ function Form({
           <Code value={draft.value} onChange={draft.set} />
         </Card>
       </div>
-      <Preview which={which} draft={draft.value} setProblems={setProblems} />
+      <Permitted right="stages" does="try" to={`try ${which.path}`}>
+        <Preview which={which} draft={draft.value} setProblems={setProblems} />
+      </Permitted>
       {children}
     </>
   );

@@ -6,6 +6,7 @@ import { call, type Effect, getAny, moved, namesOf, Refused, sentence } from "..
 import { type Kind, KINDS } from "../../api/kinds";
 import { useChanges } from "../../api/live";
 import { textOf, useMessages } from "../../api/messages";
+import { useMay } from "../../api/rights";
 import { useParameter } from "../../parts/address";
 import { Card, Empty, LoadFailure, ObjectLink, State } from "../../parts/card";
 import { EffectView } from "../../parts/saving";
@@ -25,7 +26,8 @@ export function Pipeline() {
   const [first, setFirst] = useState("");
   if (!first && messages[0]) setFirst(messages[0].message.topic);
   const topic = on || first;
-  const known = messages.find(({ message }) => message.topic === topic);
+  const mayTry = useMay()("stages", "try");
+  const known = mayTry ? messages.find(({ message }) => message.topic === topic) : undefined;
   const { data: stages, error } = useQuery({
     queryKey: ["pipeline", topic, useChanges()],
     queryFn: async () => ({ ...(await getAny<{ stages: Stage[] }>("pipeline", { query: { topic } })), topic }),
@@ -51,7 +53,9 @@ export function Pipeline() {
           ? known.source === "live"
             ? "tried on the latest message, as published; nothing is sent"
             : "tried on the latest message that is stored; nothing is sent"
-          : "no message of this topic is known"
+          : mayTry
+            ? "no message of this topic is known"
+            : "your role may not try messages"
       }>
       <form
         className="inline"
@@ -125,6 +129,7 @@ function useFiles(topic: string): Map<string, string> {
 function Order({ topic, stages, trial }: { topic: string; stages: Stage[]; trial: Trial | undefined }) {
   const queries = useQueryClient();
   const files = useFiles(topic);
+  const may = useMay();
   const [draft, setDraft] = useState<{
     kind: Kind;
     stage: string;
@@ -193,7 +198,9 @@ function Order({ topic, stages, trial }: { topic: string; stages: Stage[]; trial
           const was = isStopped;
           if (step?.outcome === "drop" || step?.outcome === "disconnect") isStopped = true;
           const file = files.get(`${stage.stage} ${stage.name}`);
-          const canMove = ORDERED.has(stage.stage) && !file;
+          const kind = ORDERED.get(stage.stage);
+          const hasRight = kind !== undefined && may(kind.right, "change");
+          const canMove = hasRight && !file;
           return (
             <li
               key={`${stage.stage} ${stage.name}`}
@@ -210,7 +217,7 @@ function Order({ topic, stages, trial }: { topic: string; stages: Stage[]; trial
                 if (held) void move(held, stage);
               }}>
               <div>
-                {ORDERED.has(stage.stage) && (
+                {hasRight && (
                   <button
                     type="button"
                     className="quiet grip"
