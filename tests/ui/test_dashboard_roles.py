@@ -40,7 +40,7 @@ OBJECTS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
         {
             "name": "mark",
             "topics": TOPICS,
-            "operations": [{"key": "payload.seen", "value": "1"}],
+            "operations": [{"key": "user_property.seen", "value": "clientid"}],
             "failure_action": "drop",
         },
     ),
@@ -101,7 +101,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             mqtt_publish.single(
                 "halls/1/t", json.dumps(payload), 1, retain=True, hostname=host, port=port
             )
-        eventually(lambda: node.call("GET", "/refused")["items"])
+        eventually(lambda: len(node.call("GET", "/refused")["items"]) == 1)
+        eventually(lambda: len(node.call("GET", "/retained")["items"]) == 1)
         yield node
 
 
