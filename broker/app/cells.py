@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 _RUN: Final = "run"
 # Not available over several cells: clients hear of it in the CONNACK.
-_OF_CELLS: Final = {
+OF_CELLS: Final = {
     "mqtt.retain_available": "false",
 }
 # Settings of the cells other than the first, which readers and users connect to.
@@ -138,7 +138,7 @@ def main() -> int:
         mqtt=told["mqtt"],
         api=told["api"],
         config_files=tuple(Path(file) for file in told["config_files"]),
-        overrides={**told["overrides"], **_OF_CELLS},
+        overrides={**told["overrides"], **OF_CELLS},
     )
     if told["cell"] is None:
         json.dump(_checked(options, told["count"]), sys.stdout)

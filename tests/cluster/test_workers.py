@@ -51,22 +51,6 @@ def is_alive(client: socket.socket) -> bool:
     return client.recv(2) == raw.PINGRESP
 
 
-def process_of(node: Node, cell: int) -> psutil.Process:
-    """The process that is a cell."""
-    for process in psutil.process_iter():
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        if (
-            "broker.app.cells" in words
-            and f'"cell": {cell},' in words[-1]
-            and str(node.data_dir) in words[-1]
-        ):
-            return process
-    raise OSError(f"cell {cell} does not run")
-
-
 def holds(process: psutil.Process, client: socket.socket) -> bool:
     """Whether a process has the broker's end of a client's socket."""
     return any(connection.raddr == client.getsockname() for connection in process.net_connections())
@@ -80,11 +64,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         node.stop()
     for cell in range(2):
         with suppress(OSError):
-            process_of(node, cell).kill()
+            node.cell(cell).kill()
 
 
 def test_each_client_is_served_by_the_process_of_its_cell(node: Node) -> None:
-    processes = [process_of(node, cell) for cell in range(2)]
+    processes = [node.cell(cell) for cell in range(2)]
     for cell in range(2):
         for name in of_cell(cell, 5):
             with connected(node, name) as client:
@@ -95,12 +79,12 @@ def test_each_client_is_served_by_the_process_of_its_cell(node: Node) -> None:
 def test_a_cell_that_is_killed_comes_back_and_the_other_does_not_notice(node: Node) -> None:
     stays = connected(node, of_cell(0, 1)[0])
     goes = connected(node, of_cell(1, 1)[0])
-    victim = process_of(node, 1)
+    victim = node.cell(1)
     victim.send_signal(signal.SIGKILL)
     assert goes.recv(1) in (b"", b"\0")
     with returned(node, of_cell(1, 1)[0]) as again:
         assert is_alive(again)
-    assert process_of(node, 1).pid != victim.pid
+    assert node.cell(1).pid != victim.pid
     assert is_alive(stays)
     assert re.search(r"ERROR cell\.ended cell=1 .*signal SIGKILL", node.log.read_text())
     stays.close()
@@ -108,17 +92,17 @@ def test_a_cell_that_is_killed_comes_back_and_the_other_does_not_notice(node: No
 
 
 def test_a_supervisor_that_is_killed_leaves_the_cells_to_the_next(node: Node) -> None:
-    cells = [process_of(node, cell).pid for cell in range(2)]
+    cells = [node.cell(cell).pid for cell in range(2)]
     clients = [connected(node, of_cell(cell, 1)[0]) for cell in range(2)]
     node.kill()
     assert all(is_alive(client) for client in clients)
     with connected(node, of_cell(1, 2)[1]) as another:
         assert is_alive(another)
     node.start()
-    assert [process_of(node, cell).pid for cell in range(2)] == cells
+    assert [node.cell(cell).pid for cell in range(2)] == cells
     assert all(is_alive(client) for client in clients)
     # the next one restarts them too
-    process_of(node, 0).send_signal(signal.SIGKILL)
+    node.cell(0).send_signal(signal.SIGKILL)
     with returned(node, of_cell(0, 2)[1]) as again:
         assert is_alive(again)
     for client in clients:
@@ -127,7 +111,7 @@ def test_a_supervisor_that_is_killed_leaves_the_cells_to_the_next(node: Node) ->
 
 def test_all_end_on_sigterm(node: Node) -> None:
     clients = [connected(node, of_cell(cell, 1)[0]) for cell in range(2)]
-    processes = [process_of(node, cell) for cell in range(2)]
+    processes = [node.cell(cell) for cell in range(2)]
     assert node.stop() == 0
     for client in clients:
         assert client.recv(10) == b""

@@ -40,6 +40,14 @@ class BrokenPromise(AssertionError):
     """The broker did what it had promised never to do."""
 
 
+class Refused(BrokenPromise):
+    """A CONNECT was answered with a reason code of an error."""
+
+    def __init__(self, client_id: str, connack: ConnAck) -> None:
+        super().__init__(f"{client_id} was refused: {connack}")
+        self.code = connack.reason_code
+
+
 class Sent(NamedTuple):
     """One message of a publisher; ``number`` counts the messages of that publisher."""
 
@@ -66,6 +74,9 @@ class Lasting:
     ``noticed`` is called with each packet that comes: the test counts them to choose an instant.
     """
 
+    is_clean = False
+    """True if each connection begins a session of its own."""
+
     def __init__(self, client_id: str, version: int, noticed: Callable[[], None]) -> None:
         self.client_id, self.version = client_id, version
         self._noticed = noticed
@@ -82,18 +93,20 @@ class Lasting:
             BrokenPromise: a session that the client was told of is gone.
             ConnectionError: the broker went away meanwhile.
         """
-        properties = {"Session-Expiry-Interval": HOUR_S} if self.version == 5 else {}
+        keeps = self.version == 5 and not self.is_clean
+        properties = {"Session-Expiry-Interval": HOUR_S} if keeps else {}
         connect = Connect(
-            self.client_id, self.version, False, will=self.will(), properties=properties
+            self.client_id, self.version, self.is_clean, will=self.will(), properties=properties
         )
         wire = await WireClient.open(port, self.version)
         wire.send(connect)
         connack = await wire.expect(ConnAck)
+        if connack.reason_code:
+            await wire.close()
+            raise Refused(self.client_id, connack)
         if self._had_session and not connack.session_present:
             raise BrokenPromise(f"the session of {self.client_id} is gone")
-        if connack.reason_code:
-            raise BrokenPromise(f"{self.client_id} was refused: {connack}")
-        self._had_session = True
+        self._had_session = not self.is_clean
         self.connections += 1
         self._wire = wire
         self._listening = asyncio.create_task(

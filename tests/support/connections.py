@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,8 +14,14 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _opened: ContextVar[list[asyncio.StreamWriter] | None] = ContextVar("opened", default=None)
 
 
+tls_ports: dict[int, ssl.SSLContext] = {}
+"""Ports of 127.0.0.1 that are reached with TLS, where a test that says nothing of it is run so."""
+
+
 async def dial(port: int, **options: Any) -> Streams:
     """A connection to a port of 127.0.0.1."""
+    if port in tls_ports:
+        options.setdefault("ssl", tls_ports[port])
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
     opened = _opened.get()
     if opened is not None:

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from threading import Event
 from typing import Any, cast
 
@@ -141,9 +142,30 @@ class Node:
         await self.until(lambda: not self.server.hub.records.has_unwritten)
         await self.writer.committed()
 
+    async def settled(self) -> None:
+        """Wait until no message is on its way between cells: here there is one."""
+
     async def until(self, is_so: Callable[[], object]) -> None:
         """Wait for a condition, with a deadline."""
         await until(is_so)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How ``running`` runs a broker: in so many cells, which a client reaches with TLS or without."""
+
+    cells: int = 1
+    is_tls: bool = False
+
+
+shape = Shape()
+"""That of the test that runs; see ``tests/conformance/conftest.py``."""
+
+
+def use_shape(used: Shape) -> None:
+    """Let brokers of tests be run like this."""
+    global shape
+    shape = used
 
 
 def tails_of(node: Node) -> MessageTails:
@@ -158,6 +180,22 @@ def clients_of(node: Node) -> ClientService:
 
 @asynccontextmanager
 async def running(
+    store: Store | None = None, *, more_stores: Sequence[Store] = (), **options: Any
+) -> AsyncIterator[Node]:
+    """A server on a free port of 127.0.0.1, in as many cells as the test has: see ``one_process`` for its options.
+    ``more_stores`` are those of the cells after the first."""
+    if shape.cells > 1 and "steering" not in options:
+        from tests.support.joined_cells import joined  # else one imports the other
+
+        async with joined(shape, store, more_stores, **options) as cells:
+            yield cells
+        return
+    async with one_process(store, **options) as node:
+        yield node
+
+
+@asynccontextmanager
+async def one_process(
     store: Store | None = None,
     *,
     gates: Sequence[Gate] = (),
@@ -174,7 +212,7 @@ async def running(
     before_start: Callable[[Node], None] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Node]:
-    """A server on a free port of 127.0.0.1. Leaving it is like a kill: nothing is said, nothing more is stored."""
+    """A server of one process. Leaving it is like a kill: nothing is said, nothing more is stored."""
     loop, metrics, events = asyncio.get_running_loop(), Metrics(), Events()
     clock = clock or MovedClock()
     writer = Writer(store or MemoryStore(), loop, storing, metrics)

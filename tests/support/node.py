@@ -180,6 +180,25 @@ class Node(Reachable):
             return []
         return family
 
+    def cell(self, number: int) -> psutil.Process:
+        """The process that is a cell, also one that an earlier supervisor has started.
+
+        Raises:
+            OSError: it does not run.
+        """
+        for process in psutil.process_iter():
+            try:
+                words = process.cmdline()
+            except psutil.Error:
+                continue
+            if (
+                "broker.app.cells" in words
+                and f'"cell": {number},' in words[-1]
+                and str(self.data_dir) in words[-1]
+            ):
+                return process
+        raise OSError(f"cell {number} does not run")
+
     def kill(self) -> None:
         """``kill -9``."""
         assert self.process is not None

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from broker.cluster.directories import cell_directory
 from broker.codec.packets import PubAck, Publish, PubRec, PubRel, SubscriptionRequest
 from broker.storage.rocksdb.store import RocksStore
+from tests.support import mqtt_server
 from tests.support.mqtt_server import SESSION_LOG, Node, running
 from tests.support.wire import WireClient
 
@@ -18,12 +20,15 @@ HOUR = {"Session-Expiry-Interval": 3600}
 @asynccontextmanager
 async def on_disk(directory: Path, **options: Any) -> AsyncIterator[Node]:
     """A server whose store stays in ``directory``; leaving it is like a kill of the process."""
-    store = RocksStore(directory, "os")
+    stores = [
+        RocksStore(cell_directory(directory, cell), "os") for cell in range(mqtt_server.shape.cells)
+    ]
     try:
-        async with running(store, **options) as node:
+        async with running(stores[0], more_stores=stores[1:], **options) as node:
             yield node
     finally:
-        store.close()
+        for store in stores:
+            store.close()
 
 
 async def lasting(node: Node, client_id: str = "s", version: int = 4, **connect: Any) -> WireClient:
@@ -60,6 +65,7 @@ async def published(
                 client.send(PubRel(number))
                 await client.receive()
         await client.silence()
+    await node.settled()
 
 
 def waiting_bytes(node: Node, *, after_s: float = 0) -> int:

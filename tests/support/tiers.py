@@ -90,7 +90,9 @@ SMOKE_FILES: Final = TESTS.parent / "build" / "smoke-files"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--tier``."""
+    """Add ``--tier``, and how many cells the broker of conformance tests has."""
+    parser.addoption("--cells", type=int, default=0, help="cells of the broker of conformance tests")
+    parser.addoption("--cell-tls", action="store_true", help="clients reach these cells with TLS")
     parser.addoption(
         "--tier", choices=TIERS, help="run the tests of one tier: see tests/support/tiers.py"
     )
@@ -118,6 +120,8 @@ def tier_of(item: pytest.Item) -> str:
     name = item.nodeid.removeprefix("tests/")
     if any(name == place or name.startswith(f"{place}::") for place in SMOKE):
         return "smoke"
+    if item.get_closest_marker("cells"):
+        return "full"
     if _file(item) in LONG or any(item.get_closest_marker(kind) for kind in KINDS):
         return "full"
     return "smoke" if item.get_closest_marker("timed") else "quick"

@@ -1,0 +1,320 @@
+"""Rounds of traffic over several cells, in which cells are killed or stopped and the supervisor is killed, each
+followed by an account of what was promised.
+
+To what ``tests.end_to_end.kills`` looks at come the promises of several cells: clients of a cell that lives stay
+connected, and those without a session on disk get all that is acknowledged meanwhile; each message is one row of a rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from broker.app.cells import OF_CELLS
+from broker.cluster.directories import cell_directory
+from broker.codec.packets import Publish, SubscriptionRequest
+from broker.core import reason
+from broker.core.cells import Place
+from broker.storage.rocksdb.store import RocksStore
+from broker.streams.catalogue import Catalogue
+from broker.streams.settings import StreamSpec
+from tests.end_to_end.kills import DEADLINE_S, World
+from tests.end_to_end.memories import (
+    BrokenPromise,
+    Lasting,
+    Publisher,
+    Refused,
+    Sent,
+    Subscriber,
+)
+from tests.support.node import Node
+
+CELLS: Final = 3
+CONFIG: Final = "lake.run_spark = false\noverload.enable = false\n"
+HAS_RETAINED: Final = "mqtt.retain_available" not in OF_CELLS
+HAS_SHARED: Final = "mqtt.shared_subscription_available" not in OF_CELLS
+_MOST_PACKETS: Final = 1500
+_AWAY: Final = (reason.SERVER_UNAVAILABLE, 3)
+_GONE: Final = (ConnectionError, OSError, TimeoutError, asyncio.IncompleteReadError)
+_ROWS: Final = "rows"
+
+
+class Live(Subscriber):
+    """A subscriber without a session on disk: it gets what is acknowledged while it is connected."""
+
+    is_clean = True
+
+    def __init__(self, qos: int, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.qos = qos
+        self.is_prompt = True
+
+    def resume(self) -> None:
+        super().resume()
+        for remembered in (self.received, self._open, self._unacked, self._unreleased, self.last):
+            remembered.clear()  # type: ignore[attr-defined]
+
+    def settle(self) -> None:
+        """It is asked for what came in one round."""
+        super().settle()
+        self.received.clear()
+
+    def _take_at_least_once(self, packet: Publish) -> None:
+        """A publisher whose cell was killed may send a message again that came already."""
+        if packet.payload not in self.received:
+            self._receive(packet)
+
+
+class CellWorld(World):
+    """A broker of several cells, its clients, and what they were told."""
+
+    def __init__(self, node: Node, seed: int) -> None:
+        super().__init__(node, seed)
+        self.place = Place(0, node.workers, Path())
+        noticed, chance = self._notice, self.chance
+        self.publishers = []
+        for cell in range(node.workers):
+            for topic, version, qos in (("k", 4, 1), ("k", 5, 2), ("l", 5, 1), ("l", 4, 2)):
+                name = self._name(f"p{topic}{qos}", cell)
+                self.publishers.append(
+                    Publisher(name, version, noticed, _making(name, topic, qos))
+                )
+        self.subscribers = [
+            Subscriber(self._name("s", cell), 4 + cell % 2, noticed, chance)
+            for cell in range(node.workers)
+        ]
+        self.live = [
+            Live(qos, self._name(f"live{qos}", cell), 5, noticed, chance)
+            for cell in range(node.workers)
+            for qos in (1, 2)
+        ]
+        if not HAS_SHARED:
+            self.members = []
+        self._victims: set[int] = set()
+        self._struck = asyncio.Event()
+        self._marks: dict[Publisher, int] = {}
+        """Number of messages that each publisher was told of before this round."""
+        self.faults: Counter[str] = Counter()
+
+    def _name(self, prefix: str, cell: int) -> str:
+        return next(
+            name
+            for name in (f"{prefix}-{number}" for number in count())
+            if self.place.cell_of(name) == cell
+        )
+
+    def _all(self) -> list[Lasting]:
+        keeper: list[Lasting] = [self.keeper] if HAS_RETAINED else []
+        return [
+            *self.publishers,
+            *keeper,
+            *self.subscribers,
+            self.absent,
+            *self.members,
+            self.churner,
+            *self.live,
+        ]
+
+    async def begin(self) -> None:
+        for subscriber in (*self.subscribers, self.absent):
+            await subscriber.connect(self._port)
+            await subscriber.subscribe(SubscriptionRequest("k/#", 2), SubscriptionRequest("w/#", 2))
+        await self.absent.leave()
+        for member, qos in zip(self.members, (1, 2), strict=False):
+            await member.connect(self._port)
+            await member.subscribe(SubscriptionRequest("$share/g/k/#", qos))
+        await self._come_back([client for client in self._all() if client is not self.absent])
+
+    async def round(self, number: int) -> None:
+        """Traffic with a fault in it, and the account."""
+        self.figures.rounds += 1
+        self._marks = {one: len(one.acknowledged) for one in self.publishers}
+        connections = {one: one.connections for one in self.live}
+        await self._leave_wills(number)
+        self._strike_after(self.chance.randint(1, _MOST_PACKETS))
+        for subscriber in (*self.subscribers, *self.members):
+            subscriber.is_prompt = False
+        for publisher in self._publishing():
+            publisher.go_on()
+        self.churner.is_churning = True
+        self.churner.change()
+        await asyncio.wait_for(self._struck.wait(), DEADLINE_S)
+        for client in self._of_victims(self._all()):
+            await asyncio.wait_for(client.ended(), DEADLINE_S)
+        for publisher in self._publishing():
+            publisher.is_publishing = False
+        self.churner.is_churning = False
+        for client in self.will_clients:
+            await client.close()
+        self.will_clients.clear()
+        assert self.node.process is not None
+        if self.node.process.returncode is not None:
+            await asyncio.to_thread(self.node.start)
+        await self._account(connections, is_complete=number % 5 == 4)
+
+    def _publishing(self) -> list[Publisher]:
+        return [*self.publishers, *([self.keeper] if HAS_RETAINED else [])]
+
+    def _of_victims(self, clients: list[Lasting]) -> Iterator[Lasting]:
+        return (one for one in clients if self.place.cell_of(one.client_id) in self._victims)
+
+    # -- faults --
+
+    def _strike_after(self, packets: int) -> None:
+        self._victims.clear()
+        self._struck.clear()
+        self._packets_left = packets
+
+    def _kill(self) -> None:
+        """Called once the packets of the round have come."""
+        kind = self.chance.choices(("cell", "cells", "supervisor", "both", "stop"), (8, 2, 2, 2, 4))[0]
+        self.faults[kind] += 1
+        self.figures.kills += 1
+        cells = list(range(self.place.count))
+        self.chance.shuffle(cells)
+        if kind == "stop":
+            stopped = self.node.cell(cells[0])
+            stopped.suspend()
+            asyncio.get_running_loop().call_later(
+                self.chance.uniform(0.1, 0.9), self._go_on, stopped
+            )
+            return
+        if kind in ("supervisor", "both"):
+            self.node.kill()
+        if kind != "supervisor":
+            for cell in cells[: 2 if kind == "cells" else 1]:
+                self.node.cell(cell).send_signal(signal.SIGKILL)
+                self._victims.add(cell)
+        self._struck.set()
+
+    def _go_on(self, stopped: psutil.Process) -> None:
+        stopped.resume()
+        self._struck.set()
+
+    # -- the account --
+
+    async def _come_back(self, clients: list[Lasting]) -> None:
+        await asyncio.gather(*map(self._connected, clients))
+
+    async def _connected(self, client: Lasting) -> None:
+        """Connect; while its cell is away the client is refused, or its connection ends."""
+        if isinstance(client, Subscriber):
+            client.is_prompt = True
+        for _ in range(100):
+            if client.is_connected:
+                break
+            try:
+                await client.connect(self._port)
+            except Refused as refused:
+                if refused.code not in _AWAY:
+                    raise
+            except _GONE:
+                await asyncio.sleep(0.1)
+            else:
+                if isinstance(client, Live):
+                    await client.subscribe(
+                        SubscriptionRequest("k/#", client.qos), SubscriptionRequest("l/#", client.qos)
+                    )
+        if not client.is_connected:
+            raise BrokenPromise(f"{client.client_id} cannot connect again")
+
+    async def _account(self, connections: dict[Live, int], *, is_complete: bool) -> None:
+        stayed = [one for one in self.live if one not in set(self._of_victims([*self.live]))]
+        for one in stayed:
+            one.check()
+            if not one.is_connected or one.connections != connections[one]:
+                raise BrokenPromise(f"{one.client_id} was cut off, and its cell lives")
+        following = [*self.subscribers, *([self.absent] if is_complete else [])]
+        others = [one for one in self._all() if one is not self.absent or is_complete]
+        await self._come_back(others)
+        await self._check_subscriptions()
+        await self._until(
+            lambda: all(one.is_settled for one in self._publishing()), "acknowledgements"
+        )
+        told = self._told("k")
+        for subscriber in (*following, *self.members):
+            subscriber.answer()
+        expected = told | self.wills_told
+        await self._until(
+            lambda: all(expected <= one.received.keys() for one in following),
+            lambda: _missing(expected, following),
+        )
+        if self.members:
+            await self._until(lambda: told <= self._shared(), "the messages of a group")
+        if HAS_RETAINED:
+            self.keeper.told()
+        at_live = self._told_now()
+        await self._until(
+            lambda: all(at_live <= one.received.keys() for one in stayed),
+            lambda: _missing(at_live, stayed),
+        )
+        self._settle(told, following)
+        for one in self.live:
+            one.settle()
+        if is_complete:
+            await self.absent.leave()
+
+    def _told(self, topic: str) -> set[bytes]:
+        return {
+            publish.payload
+            for publisher in self.publishers
+            for publish in publisher.acknowledged
+            if publish.topic.startswith(topic)
+        }
+
+    def _told_now(self) -> set[bytes]:
+        """All that was acknowledged in this round."""
+        return {
+            publish.payload
+            for publisher in self.publishers
+            for publish in publisher.acknowledged[self._marks[publisher] :]
+        }
+
+
+def _making(name: str, topic: str, qos: int) -> Callable[[int], Publish]:
+    def make(number: int) -> Publish:
+        sent = Sent(name, f"{topic}/{name}/{'ab'[number // 3 % 2]}", qos, number)
+        return Publish(sent.topic, sent.payload, sent.qos)
+
+    return make
+
+
+def _missing(expected: set[bytes], subscribers: list[Subscriber] | list[Live]) -> str:
+    lacking = {one.client_id: sorted(expected - one.received.keys()) for one in subscribers}
+    return (
+        f"never came: { {name: (len(lost), lost[:5]) for name, lost in lacking.items() if lost} }"
+    )
+
+
+def define(node: Node) -> None:
+    """A rule that writes each message below ``k`` to a stream."""
+    node.call("POST", "/streams", {"name": _ROWS})
+    node.call("POST", "/rules", {
+        "name": _ROWS, "sql": 'SELECT payload FROM "k/#"', "actions": [{"type": "stream", "stream": _ROWS}],
+    })  # fmt: skip
+
+
+def rows(data_dir: Path, cells: int) -> Counter[bytes]:
+    """How often each payload is in the stream, over all cells, which do not run."""
+    found: Counter[bytes] = Counter()
+    for cell in range(cells):
+        store = RocksStore(cell_directory(data_dir, cell), "os")
+        try:
+            for shard in Catalogue(store).open(StreamSpec(name=_ROWS)).shards:
+                position = 0
+                while part := store.read(shard, position, 1000):
+                    position = part[-1][0] + 1
+                    found.update(
+                        json.loads(record.payload)["payload"].encode() for _, record in part
+                    )
+        finally:
+            store.close()
+    return found
