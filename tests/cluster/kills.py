@@ -84,9 +84,7 @@ class CellWorld(World):
         for cell in range(node.workers):
             for topic, version, qos in (("k", 4, 1), ("k", 5, 2), ("l", 5, 1), ("l", 4, 2)):
                 name = self._name(f"p{topic}{qos}", cell)
-                self.publishers.append(
-                    Publisher(name, version, noticed, _making(name, topic, qos))
-                )
+                self.publishers.append(Publisher(name, version, noticed, _making(name, topic, qos)))
         self.subscribers = [
             Subscriber(self._name("s", cell), 4 + cell % 2, noticed, chance)
             for cell in range(node.workers)
@@ -175,7 +173,9 @@ class CellWorld(World):
 
     def _kill(self) -> None:
         """Called once the packets of the round have come."""
-        kind = self.chance.choices(("cell", "cells", "supervisor", "both", "stop"), (8, 2, 2, 2, 4))[0]
+        kind = self.chance.choices(
+            ("cell", "cells", "supervisor", "both", "stop"), (8, 2, 2, 2, 4)
+        )[0]
         self.faults[kind] += 1
         self.figures.kills += 1
         cells = list(range(self.place.count))
@@ -221,7 +221,8 @@ class CellWorld(World):
             else:
                 if isinstance(client, Live):
                     await client.subscribe(
-                        SubscriptionRequest("k/#", client.qos), SubscriptionRequest("l/#", client.qos)
+                        SubscriptionRequest("k/#", client.qos),
+                        SubscriptionRequest("l/#", client.qos),
                     )
         if not client.is_connected:
             raise BrokenPromise(f"{client.client_id} cannot connect again")

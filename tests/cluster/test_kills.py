@@ -49,7 +49,9 @@ def _run(data_dir: Path, rounds: int, seed: int) -> CellWorld:
         if publish.topic.startswith("k")
     ]
     wrong = {payload: found[payload] for payload in told if found[payload] != 1}
-    assert not wrong, f"{len(wrong)} of {len(told)} messages are not one row: {list(wrong.items())[:5]}"
+    assert not wrong, (
+        f"{len(wrong)} of {len(told)} messages are not one row: {list(wrong.items())[:5]}"
+    )
     assert sum(found.values()) == len(told)
     return world
 

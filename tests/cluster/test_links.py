@@ -190,6 +190,41 @@ async def test_kills_lose_and_double_nothing_for_a_durable_session(
         assert [packet.payload for packet in await receive(subscriber, number)] == expected
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@on_loop
+async def test_a_cell_sends_no_message_back_to_where_it_came_from(
+    killed: bool, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        names = {
+            cell: next(name for name in map(str, range(99)) if cell.place.has(name))
+            for cell in (one, two)
+        }
+        for cell, name in names.items():
+            subscriber = await cell.node.client(name, 5, **_KEEPS)
+            await subscriber.subscribe(SubscriptionRequest("t", 1))
+            await subscriber.close()
+        await linked([one, two])
+        publisher = await one.node.client("p", 5)
+        for number in range(1, 4):
+            assert await publish(publisher, "t", b"%d" % number, 1, number) == 0
+        await two.node.until(lambda: two.node.server.hub.session_log.log_next == 3)
+        if killed:
+            await one.kill()
+            await one.start()
+        else:
+            two.cut(0)
+        await linked([one, two])
+        publisher = await two.node.client("p", 5)
+        assert await publish(publisher, "t", b"4", 1, 4) == 0
+        for cell, name in names.items():
+            await cell.node.until(lambda cell=cell: cell.node.server.hub.session_log.log_next >= 4)  # type: ignore[misc]
+            subscriber = await cell.node.client(name, 5, **_KEEPS)
+            got = [packet.payload for packet in await receive(subscriber, 4)]
+            assert got == [b"1", b"2", b"3", b"4"]
+            await subscriber.silence()
+
+
 @on_loop
 async def test_what_is_published_while_a_cell_is_away_waits_for_it(tmp_path: Path) -> None:
     async with cells(2, tmp_path) as (one, two):
