@@ -357,14 +357,20 @@ class Connection:
     # -- answers --
 
     def answer_fitting(self, packet: SubAck | UnsubAck, *, waits: bool) -> None:
-        """Answer within the client's maximum packet size; a client whose maximum is below the least there is to say is
-        cut off [MQTT-3.1.2-24]."""
+        """Answer within the client's maximum packet size."""
+        encoded = self.fitting(packet)
+        if encoded is not None:
+            self.answers.add(self, encoded, waits=waits)
+
+    def fitting(self, packet: SubAck | UnsubAck) -> bytes | None:
+        """An answer within the client's maximum packet size; a client whose maximum is below the least there is to say
+        is cut off [MQTT-3.1.2-24]."""
         encoded = encode_fitting(packet, self.version, self.max_sent_bytes)
         if len(encoded) <= self.max_sent_bytes:
-            self.answers.add(self, encoded, waits=waits)
-            return
+            return encoded
         text = f"an answer of {len(encoded)} bytes is above the Maximum Packet Size of {int(self.max_sent_bytes)}"
         self.disconnect(reason.PACKET_TOO_LARGE, "answer_too_large", text=text)
+        return None
 
     # -- the end --
 

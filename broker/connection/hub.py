@@ -179,6 +179,7 @@ class Hub:
             self.rewrites,
             self.sys_topics,
             self.logins.waiting,
+            self.withholding,
         )
         self._services = self._make_services(backpressure, dead_letters)
 

@@ -267,6 +267,10 @@ class Withholding:
             self._pause(c)
         return acknowledgement
 
+    def hold_back(self, c: Connection, packet: bytes, packet_id: int, waits: int) -> Held:
+        """An answer to another packet than PUBLISH, which waits for so many things; acknowledgements wait behind it."""
+        return c.answers.hold(c, packet, -packet_id, 0, waits, self._resume)
+
     def _pause(self, c: Connection) -> None:
         """Do not read on from a publisher, unless others wait for it."""
         if c not in self._paused and not self._is_waited_for(c):

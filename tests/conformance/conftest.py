@@ -50,7 +50,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(
                 shape,
                 id=f"{shape.cells}-cells" + "-tls" * shape.is_tls,
-                marks=() if shape == _ONE else pytest.mark.cells if shape in _FULL else pytest.mark.heavy,
+                marks=()
+                if shape == _ONE
+                else pytest.mark.cells
+                if shape in _FULL
+                else pytest.mark.heavy,
             )
             for shape in shapes
         ],

@@ -69,6 +69,7 @@ async def test_two_that_fight_over_an_identifier_get_it_in_turns_of_a_second(ver
         await third.silence()
 
 
+@pytest.mark.retained
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.statement(
@@ -104,6 +105,7 @@ async def test_one_message_a_topic_is_retained_beyond_its_session(
     assert (got.topic, got.payload, got.qos, got.retain) == ("kept", b"2", 1, True)
 
 
+@pytest.mark.one_process
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("own:N20")
@@ -124,6 +126,7 @@ async def test_messages_of_other_inputs_are_like_those_of_clients(
         assert (await late.expect(Publish)).qos == qos
 
 
+@pytest.mark.retained
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("own:N21")
 @on_loop

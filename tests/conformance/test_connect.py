@@ -386,6 +386,7 @@ async def test_a_session_lasts_as_long_as_its_expiry_says_and_for_ever_with_all_
         assert node.server.hub.sessions.get("endless") is not None
 
 
+@pytest.mark.retained
 @pytest.mark.statement("3:3.1.2-7")
 @VERSIONS
 @on_loop
@@ -419,6 +420,7 @@ async def test_a_later_connection_ends_the_older_one_and_its_will_is_due(version
 # -- wills --
 
 
+@pytest.mark.retained
 @pytest.mark.statement(
     "5:3.1.2-7", "3:3.1.2-8", "5:3.1.2-8", "5:3.1.2-10", "3:3.1.2-10", "5:3.1.2-14", "5:3.1.2-15", "3:3.1.2-16",
     "3:3.1.2-17",
@@ -462,6 +464,7 @@ async def test_without_the_will_flag_nothing_is_published(version: int) -> None:
         await watcher.silence()
 
 
+@pytest.mark.retained
 @pytest.mark.statement("5:3.1.2-8", "5:3.1.3-9", "5:3.1.2-10", "5:3.1.2-14", "5:3.1.2-15")
 @pytest.mark.parametrize("is_retained", [False, True])
 @on_loop
@@ -733,6 +736,7 @@ async def test_a_connect_without_a_readable_length_closes(data: bytes) -> None:
         assert await client.closed() == []
 
 
+@pytest.mark.one_process
 @pytest.mark.statement("5:3.1.0-1", "3:3.1.0-1")
 @on_loop
 async def test_who_says_nothing_is_cut_off() -> None:

@@ -101,6 +101,7 @@ def connack_size(version: int) -> int:
     return 16 if version == 5 else 4
 
 
+@pytest.mark.one_process
 @pytest.mark.statement("5:6.0.0-1", "3:6.0.0-1")
 @VERSIONS
 @pytest.mark.parametrize("when", ["first", "later"])
@@ -121,6 +122,7 @@ async def test_a_text_frame_closes(version: int, when: str) -> None:
         assert node.server.hub.sessions.get("c") is None
 
 
+@pytest.mark.one_process
 @pytest.mark.statement("5:6.0.0-2", "3:6.0.0-2")
 @VERSIONS
 @pytest.mark.parametrize("cut", ["whole", "bytes", "joined", "fragments"])
@@ -151,6 +153,7 @@ async def test_packets_and_frames_have_no_common_boundaries(version: int, cut: s
         await watcher.expect(publish(version, "t", b"x" * 50))
 
 
+@pytest.mark.one_process
 @pytest.mark.statement("5:6.0.0-4", "3:6.0.0-4")
 @pytest.mark.parametrize(
     ("offered", "chosen"),
@@ -182,6 +185,7 @@ async def test_the_handshake_answers_with_the_name_of_mqtt(
             assert await socket.received(4) == b"\x20\2\0\0"
 
 
+@pytest.mark.one_process
 @pytest.mark.statement("own:websocket-path", "own:N25")
 @on_loop
 async def test_any_path_is_accepted_and_control_frames_are_answered() -> None:
@@ -197,6 +201,7 @@ async def test_any_path_is_accepted_and_control_frames_are_answered() -> None:
         assert await socket.reader.read() == b""
 
 
+@pytest.mark.one_process
 @pytest.mark.statement("5:4.13.1-1", "5:6.0.0-1")
 @on_loop
 async def test_a_mistake_is_told_before_the_websocket_closes() -> None:

@@ -180,7 +180,11 @@ class JoinedNode(Node):
                     link.tell((), cell.interest.version)
         await self.are_linked()
         await until(
-            lambda: all(link.log.is_past(cell.hub.session_log.log_next) for cell in self._links for link in cell)
+            lambda: all(
+                link.log.is_past(cell.hub.session_log.log_next)
+                for cell in self._links
+                for link in cell
+            )
         )
         await self.writer.committed()
 

@@ -91,7 +91,9 @@ SMOKE_FILES: Final = TESTS.parent / "build" / "smoke-files"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--tier``, and how many cells the broker of conformance tests has."""
-    parser.addoption("--cells", type=int, default=0, help="cells of the broker of conformance tests")
+    parser.addoption(
+        "--cells", type=int, default=0, help="cells of the broker of conformance tests"
+    )
     parser.addoption("--cell-tls", action="store_true", help="clients reach these cells with TLS")
     parser.addoption(
         "--tier", choices=TIERS, help="run the tests of one tier: see tests/support/tiers.py"

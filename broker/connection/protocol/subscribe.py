@@ -19,6 +19,7 @@ from broker.codec import properties as p
 from broker.codec.decode import Listing, open_subscribe, open_unsubscribe
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
+from broker.connection.acknowledgements import Held
 from broker.connection.authentication.pending import PendingLogins
 from broker.connection.authentication.permissions import Permissions
 from broker.connection.connection import PARKED_LOGIN, Connection
@@ -34,6 +35,7 @@ from broker.connection.sessions.subscriptions import SubscriptionRegistry
 from broker.connection.sharing.groups import NoStart, ShareGroups, asked_start
 from broker.connection.sys_topics import SysTopics
 from broker.connection.timelines import EventKind
+from broker.connection.withholding import Withholding
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
@@ -69,6 +71,7 @@ class Subscribing:
         rewrites: Rewrites,
         sys_topics: SysTopics,
         waiting: PendingLogins,
+        withholding: Withholding,
     ) -> None:
         self.subscriptions = subscriptions
         self._share_groups = share_groups
@@ -76,6 +79,7 @@ class Subscribing:
         self._rewrites = rewrites
         self._sys_topics = sys_topics
         self.waiting = waiting
+        self._withholding = withholding
         self._context = context
         self._scheduler = context.scheduler
         self._figures = context.figures
@@ -129,30 +133,28 @@ class Subscribing:
         self._send_retained(c, granted)
 
     def _answer(self, c: Connection, work: _Request, *, is_stored: bool) -> None:
-        """Send the SUBACK once the subscriptions are stored, and other cells send what they match."""
-        if self.when_told is None:
-            work.answer(waits=is_stored)
-            return
-        waits = 2 if is_stored else 1
+        """Send the SUBACK once the subscriptions are stored, and other cells send what they match. Acknowledgements
+        that come behind it leave behind it."""
+        suback: Held | None = None
 
-        def answer() -> None:
-            nonlocal waits
-            waits -= 1
-            if waits or c.is_closed:
-                return
-            work.answer(waits=False)
-            if c.answers.waiting:
-                c.answers.seal(c)
+        def told() -> None:
+            if suback is not None:
+                suback.let_go()
 
         def stored(error: BaseException | None) -> None:
             if error is None:
-                answer()
+                told()
             elif not c.is_closed:
                 c.on_internal_error()
 
-        if not self.when_told(answer):
-            work.answer(waits=is_stored)
-        elif is_stored:
+        if self.when_told is None or not self.when_told(told):
+            c.answer_fitting(work.suback(), waits=is_stored)
+            return
+        packet = work.suback()
+        if (encoded := c.fitting(packet)) is not None:
+            waits = 2 if is_stored else 1
+            suback = self._withholding.hold_back(c, encoded, packet.packet_id, waits)
+        if is_stored:
             self._context.writer.when_committed(stored)
 
     def take_long_subscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
@@ -499,7 +501,7 @@ class _Request:
             self._c.session, self._lowered
         )
 
-    def answer(self, *, waits: bool) -> None:
+    def suback(self) -> SubAck:
         """The SUBACK."""
         self._subscribing.note(self._c, "subscribed", self._shown, len(self._codes))
-        self._c.answer_fitting(SubAck(self._packet.packet_id, self._codes, self._told), waits=waits)
+        return SubAck(self._packet.packet_id, self._codes, self._told)
