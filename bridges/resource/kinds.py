@@ -187,7 +187,7 @@ RESOURCES = (
                 id="redriveDeadLetters",
                 text="Send dead letters again. Sends dead letters again, oldest first. One that fails again becomes a "
                 "new dead letter. It is a job: `Prefer: respond-async` does not wait for its end.",
-                at="single",
+                at="jobs",
                 call="redrive",
                 path=":redrive",
                 takes=(_ACTION, _OFFSETS),

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -22,6 +23,10 @@ from broker.core.times import rfc3339
 from broker.core.values import Values
 
 log = logging.getLogger("sluice.jobs")
+JOB_ID: ContextVar[str | None] = ContextVar("job_id", default=None)
+"""Identifier of the job that a request begins, where the request has chosen one."""
+NOTHING_TO_DO: Final = "nothing_to_do"
+"""Code of the problem that a job has nothing to do, which another cell may have."""
 MAX_RUNNING: Final = 20
 # Maximum jobs that are over and can be shown, until the broker stops; interrupted jobs also after that.
 MAX_KEPT: Final = 20
@@ -68,6 +73,11 @@ class NoPause:
         return None
 
 
+def new_job_id() -> str:
+    """The identifier of a job that begins now."""
+    return JOB_ID.get() or secrets.token_hex(8)
+
+
 @dataclass(eq=False)
 class Job:
     """Work in the event loop. It calls ``advance`` between two pieces, and ends early when that is false.
@@ -82,7 +92,7 @@ class Job:
     total: int
     clock: Clock
     keep: Callable[[Spec], None]
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    id: str = field(default_factory=lambda: new_job_id())
     state: str = "running"
     done: int = 0
     ended_ns: int | None = None

@@ -33,6 +33,7 @@ RESOURCES = (
         menu="Diagnose",
         tag="Jobs",
         service="jobs",
+        at="jobs",
         scoped_by="scope_of",
         commands="jobs",
         alias="job",
@@ -130,13 +131,14 @@ RESOURCES = (
         path="/quarantine",
         tag="Quarantine",
         service="quarantine",
-        at="single",
+        at="sum",
         commands="quarantine",
         about="Messages that gates stopped and kept: list and reprocess them.",
         named_by="stream",
         verbs=(
             Verb(
                 id="listQuarantines",
+                at="list",
                 text="List quarantines. Returns the streams that keep messages stopped by validations and "
                 "transformations.",
                 call="overview",
@@ -150,6 +152,7 @@ RESOURCES = (
             ),
             Verb(
                 id="getQuarantine",
+                sums=("waiting", "items"),
                 text="List the messages of a quarantine. Returns the stopped messages, oldest first, each with the "
                 "reason.",
                 call="get",
@@ -176,7 +179,7 @@ RESOURCES = (
                 text="Publish quarantined messages again. Publishes stopped messages again through all stages, oldest "
                 "first, or each `record`. One that fails again is stopped again, with its new reason. It is a job: "
                 "`Prefer: respond-async` does not wait for its end.",
-                at="single",
+                at="jobs",
                 call="take_again",
                 path="/{name}:take-again",
                 takes=(
@@ -437,7 +440,19 @@ RESOURCES = (
                 text="Show what a replay of a stream would send. Returns the records, their bytes and times, the time "
                 "that the rate permits, what is sent for the first of them, and what else it would lead to. Nothing "
                 "is sent.",
-                at="single",
+                at="sum",
+                sums=(
+                    "ranges",
+                    "records",
+                    "matched",
+                    "bytes",
+                    "is_estimate",
+                    "oldest",
+                    "newest",
+                    "seconds",
+                    "samples",
+                    "notes",
+                ),
                 call="plan",
                 path="/{name}:plan-replay",
                 takes=(Parameter(name="name", type="name", is_required=True),),

@@ -182,7 +182,10 @@ class QuarantineService(Contributor):
 
     def to_take_again(self, stream: str, limit: int, records: Sequence[Place] | None) -> int:
         """Count the messages that ``take_again`` would read. Raises ``NotFound``."""
-        return min(limit, self.get(stream, 0)["waiting"] if records is None else len(records))
+        if records is None:
+            return min(limit, self.get(stream, 0)["waiting"])
+        own = {stored.shard for stored in self._streams.reader.ranges(stream)}
+        return min(limit, sum(shard in own for shard, _ in records))
 
     async def take_again(
         self,

@@ -66,6 +66,14 @@ class Reply:
                 return "; ".join([str(value.get("detail", "")), *filter(None, reasons)])
         return f"it answered with the status {self.status}"
 
+    @property
+    def code(self) -> str:
+        """The code of a problem; empty if there is none."""
+        with contextlib.suppress(jsontext.JsonError):
+            if isinstance(value := self.value, dict):
+                return str(value.get("code", ""))
+        return ""
+
     def response(self) -> Response:
         """The same answer to the client of the front."""
         kept = {name: text for name, text in self.headers.items() if name in _ANSWERED}

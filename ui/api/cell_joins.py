@@ -18,6 +18,8 @@ _WAITING: Final = 32
 # Members of pages that only the front reads: the place of each item for a cursor, its key in the order of the list
 # where that is another, and which parts of it fall.
 _OF_MERGING: Final = ("places", "keys", "falls")
+# Members with the time of the first or last of something.
+_ENDS: Final[Mapping[str, Callable[..., Any]]] = {"oldest": min, "newest": max}
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
 _OTHER_CELL: Final = re.compile(r'(^|,)cell="')
 
@@ -78,8 +80,15 @@ def summed(first: Any, second: Any) -> Any:
 
 
 def added(first: Spec, second: Mapping[str, Any], names: Sequence[str]) -> Spec:
-    """The members of these names of two answers, added."""
-    return {name: summed(first.get(name), second[name]) for name in names if name in second}
+    """The members of these names of two answers, added: of times the first or the last, of notes each once."""
+    total = {name: summed(first.get(name), second[name]) for name in names if name in second}
+    for name, which in _ENDS.items():
+        if name in total:
+            times = [time for time in (first.get(name), second[name]) if time is not None]
+            total[name] = which(times, default=None)
+    if "notes" in total:
+        total["notes"] = list(dict.fromkeys(total["notes"]))
+    return total
 
 
 def labelled_series(answer: Spec, cell: int) -> Spec:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import secrets
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -25,16 +26,18 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from broker.admin.jobs import JOB_ID, NOTHING_TO_DO
 from broker.admin.rights import Actor
 from broker.admin.stream_records import StreamRecords
 from broker.core import jsontext
 from broker.core.cells import Place
-from broker.core.errors import Conflict, Invalid, NotFound, Problem
+from broker.core.errors import Conflict, Invalid, NotFound, Problem, SluiceError, Unavailable
 from broker.core.kinds import At
 from broker.core.objects import SavedObject, Spec
 from broker.core.signals import Signal
 from broker.observe.log import get_logger
 from ui.api.cell_calls import Away, CellCalls, Reply, not_there, reply_of, there
+from ui.api.cell_jobs import JOB_HEADER, is_over, joined, results, together
 from ui.api.cell_joins import (
     SHOWS_PLACES,
     Joining,
@@ -48,12 +51,15 @@ from ui.api.cell_joins import (
     summed,
 )
 from ui.api.cell_streams import CellStreams
+from ui.api.jobs import PATH as JOBS_PATH
 from ui.api.json_bodies import Json
 from ui.api.parameters import encode_cursor
 
 # Seconds in which a cell has to take a changed configuration over, and between attempts to reach one that missed it.
 CONFIG_S: Final = 10.0
 _AGAIN_S: Final = 1.0
+# Seconds between looks at the parts of a job whose end is waited for.
+_JOB_STEP_S: Final = 0.2
 # Headers of a request that go along.
 _SENT: Final = ("if-match", "prefer", "accept", "content-type")
 _NOT_FOUND: Final = 404
@@ -81,6 +87,10 @@ class Asked:
     def is_dry(self) -> bool:
         """True if it only asks what would happen."""
         return bool(self.request.state.is_dry)
+
+    def default(self, name: str) -> Any:
+        """The value of a member of the body, where it was not sent; None without such a member."""
+        return getattr(self.values.get("body"), name, None)
 
     def parameters(self, **others: Any) -> list[tuple[str, str]]:
         """The parameters of its query with other values, without those that are None."""
@@ -157,9 +167,11 @@ class Faces:
         cell: int,
         sent: Mapping[str, Any] | None,
         parameters: Sequence[tuple[str, str]],
+        others: Mapping[str, str] | None = None,
     ) -> Reply | Away:
         request = asked.request
         headers = {name: request.headers[name] for name in _SENT if name in request.headers}
+        headers |= others or {}
         headers["X-Request-Id"] = request.state.request_id
         return await self._calls.ask(
             cell,
@@ -228,6 +240,8 @@ class Faces:
                 return await self._each(asked, act)
             case "config":
                 return await act() if asked.is_dry else await self._saved(act)
+            case "jobs":
+                return await self._of_jobs(asked, act)
             case "shards":
                 return await self._of_shards(asked, act)
             case "single":
@@ -304,6 +318,118 @@ class Faces:
             return await act()
         asked.note(str(client_id))
         return there(await self._asked(asked, cell)).response()
+
+    async def _of_jobs(self, asked: Asked, act: Act) -> Response:
+        """Jobs are begun in all cells, each with what it has, or shown and changed in those that have them."""
+        if asked.is_dry:
+            return await self._summed(asked, act)
+        if "id" in asked.request.path_params:
+            return await self._one_job(asked, act)
+        if asked.method == "GET":
+            replies, away = await self._all(asked, act)
+            jobs = [job for reply in replies if reply.is_good for job in reply.value["items"]]
+            items = together(jobs)
+            page = {**replies[0].value, "items": items, "total": len(items)}
+            return _with_missing(page, away)
+        return await self._begin_job(asked, act)
+
+    async def _one_job(self, asked: Asked, act: Act) -> Response:
+        """A job of all cells that have it, shown or changed."""
+        others = [asyncio.ensure_future(self._asked(asked, cell)) for cell in self.place.others]
+        parts: list[Spec] = []
+        missing: SluiceError | None = None
+        try:
+            parts.append(reply_of(self.place.number, await act()).value)
+        except (NotFound, Conflict) as error:
+            missing = error
+        answers = await asyncio.gather(*others)
+        replies = [answer for answer in answers if isinstance(answer, Reply)]
+        parts += [reply.value for reply in replies if reply.is_good]
+        away = [answer for answer in answers if isinstance(answer, Away)]
+        refused = next((r for r in replies if not r.is_good and r.status != _NOT_FOUND), None)
+        if parts:
+            return _with_missing(joined(parts), away)
+        if refused is not None and not isinstance(missing, Conflict):
+            return refused.response()
+        if away:
+            raise not_there(away[0])
+        assert missing is not None
+        raise missing
+
+    async def _begin_job(self, asked: Asked, act: Act) -> Response:
+        """Begin a job under one identifier in all cells; all must be there. One that has nothing to do is left out."""
+        await self._require_all(asked)
+        id = secrets.token_hex(8)
+        sent = None if asked.sent is None else dict(asked.sent)
+        rate = None if sent is None else sent.get("rate", asked.default("rate"))
+        if sent is not None and rate is not None:
+            sent["rate"] = max(1, rate // self.place.count)
+        headers = {JOB_HEADER: id, "prefer": "respond-async"}
+        answers = await asyncio.gather(
+            *(
+                self._sent(asked, cell, sent, asked.parameters(), headers)
+                for cell in self.place.others
+            )
+        )
+        begun = [answer.cell for answer in answers if isinstance(answer, Reply) and answer.is_good]
+        failed = [
+            answer
+            for answer in answers
+            if isinstance(answer, Away) or not (answer.is_good or answer.code == NOTHING_TO_DO)
+        ]
+        if failed:
+            await self._cancel_job(id, begun)
+            return there(failed[0]).response()
+        JOB_ID.set(id)
+        own: Spec | None = None
+        is_waited = "respond-async" not in asked.request.headers.get("prefer", "")
+        try:
+            changed: dict[str, Any] = {}
+            if sent is not None and rate is not None:
+                body = asked.values["body"].model_copy(update={"rate": sent["rate"]})
+                changed["body"] = body
+            own = reply_of(self.place.number, await act(**changed)).value
+        except Invalid as error:
+            if error.code != NOTHING_TO_DO or not begun:
+                await self._cancel_job(id, begun)
+                raise
+        except SluiceError:
+            await self._cancel_job(id, begun)
+            raise
+        parts = await self._parts(id, begun)
+        while is_waited and not all(map(is_over, parts)):
+            await asyncio.sleep(_JOB_STEP_S)
+            parts = await self._parts(id, begun)
+        if not is_waited:
+            started = Json(jsontext.encode(joined([*([own] if own else []), *parts])), 202)
+            started.headers["Location"] = f"{JOBS_PATH}/{id}"
+            return started
+        if lost := next((part for part in parts if part["state"] != "done"), None):
+            raise SluiceError(lost["error"] or f"the job was {lost['state']} in a cell")
+        done = [*([own] if own else []), *(part["result"] for part in parts)]
+        return Json(jsontext.encode(results(done)))
+
+    async def _parts(self, id: str, cells: Sequence[int]) -> list[Spec]:
+        """A job in other cells. One that is away is waited for: it continues the job, or shows how it ended."""
+        parts: list[Spec] = []
+        for cell in cells:
+            while True:
+                answer = await self._calls.ask(
+                    cell, "GET", f"{JOBS_PATH}/{id}", actor=Actor("front")
+                )
+                if isinstance(answer, Reply):
+                    break
+                await asyncio.sleep(_AGAIN_S)
+            if not answer.is_good:
+                raise Unavailable(f"cell {cell} has lost job {id}: {answer.detail}")
+            parts.append(answer.value)
+        return parts
+
+    async def _cancel_job(self, id: str, cells: Sequence[int]) -> None:
+        path = f"{JOBS_PATH}/{id}:cancel"
+        await asyncio.gather(
+            *(self._calls.ask(cell, "POST", path, actor=Actor("front")) for cell in cells)
+        )
 
     async def _of_shards(self, asked: Asked, act: Act) -> Response:
         """What has a shard, but no end, is for the cell of the shard."""

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 from starlette.types import Scope
 
+from broker.admin.jobs import JOB_ID
 from broker.admin.rights import Actor
 from broker.config.spec_problems import parsed
 from broker.core.kinds import At, Kind, Topics
@@ -23,6 +24,7 @@ from broker.core.resources import Does
 from ui.api.audit import note_subject
 from ui.api.body_members import check_members
 from ui.api.cell_calls import is_of_cell
+from ui.api.cell_jobs import JOB_HEADER
 from ui.api.cell_joins import SHOWS_PLACES, Joining
 from ui.api.cells import Asked
 from ui.api.idempotency import HEADER, IdempotencyKeys
@@ -221,6 +223,7 @@ class Operations:
                 faces = request.app.state.context.faces
                 if is_of_cell(request):
                     SHOWS_PLACES.set(True)
+                    JOB_ID.set(request.headers.get(JOB_HEADER))
                 elif faces is not None and at != "here":
                     sent_body = sent if body is not None else None
                     asked = Asked(request, method, at, values, sent_body, joining, note_subject)

@@ -40,7 +40,7 @@ def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
         "Send records of a stream again",
         answer=StreamReplayReport,
         does="job",
-        at="single",
+        at="jobs",
         may_be_a_job=True,
         takes_key=True,
     )

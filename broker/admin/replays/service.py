@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from broker.admin.jobs import NOTHING_TO_DO, new_job_id
 from broker.admin.replays.reading import read_piece
 from broker.admin.replays.replay import Progress, Replay
 from broker.admin.replays.request import (
@@ -300,9 +300,10 @@ class StreamReplays(Contributor):
             raise Invalid(
                 "the replay cannot be started",
                 [Problem(f"stream {name!r} has no record there", "/from")],
+                code=NOTHING_TO_DO,
             )
         progress = Progress(
-            secrets.token_hex(8),
+            new_job_id(),
             name,
             source.log,
             request.model_dump(mode="json", by_alias=True),
