@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
@@ -52,7 +53,15 @@ class ImportedPart(TypedDict):
 class StreamImports:
     """Used on the event loop. The last part of each import is kept for a day, in the commit group of its records."""
 
-    def __init__(self, catalogue: Catalogue, writer: Writer, clock: Clock) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        writer: Writer,
+        clock: Clock,
+        has: Callable[[str], bool] = lambda _client_id: True,
+    ) -> None:
+        """``has`` says of which clients records are appended here; others belong to other cells."""
+        self._has = has
         self._catalogue = catalogue
         self._writer = writer
         self._clock = clock
@@ -70,9 +79,10 @@ class StreamImports:
             broker.core.errors.Unavailable: the store cannot be written.
         """
         stream = self._catalogue.get(name)
-        records = await asyncio.to_thread(
+        every = await asyncio.to_thread(
             _read, form, data, stream.spec.kind, self._clock.now_ns() // 1000
         )
+        records = [record for record in every if self._has(record.client_id)]
         while self._writer.is_congested:  # noqa: ASYNC110  the store notifies clients only
             await asyncio.sleep(_CONGESTED_S)
         if stream.is_gone:

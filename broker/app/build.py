@@ -296,7 +296,12 @@ class Node:
         )
         self.health.react()
         self.pipeline = PipelineView(self.services.contributors, self._ends_of, self.clock)
-        self.imports = StreamImports(catalogue, self.writer, self.clock)
+        self.imports = StreamImports(
+            catalogue,
+            self.writer,
+            self.clock,
+            *(() if place is None else (place.has,)),
+        )
         self.replays = StreamReplays(
             catalogue,
             self.writer,

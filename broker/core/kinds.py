@@ -37,9 +37,21 @@ Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
 # are merged (``list``), lines as they come (``lines``), answers that are added up (``sum``), what one of them has
 # (``first``), and verbs that each carries out (``each``). Those on shards of streams run in the one that serves the API
 # once the others have told their positions, or in the one that has a shard (``shards``). Jobs begin in all cells, each
-# with what it has, and are shown as one (``jobs``). ``single`` is refused where there are several.
+# with what it has, and are shown as one (``jobs``). Data of clients goes to all cells, which all must take their part
+# (``parts``). ``single`` is refused where there are several.
 At = Literal[
-    "here", "client", "config", "list", "lines", "sum", "first", "each", "shards", "jobs", "single"
+    "here",
+    "client",
+    "config",
+    "list",
+    "lines",
+    "sum",
+    "first",
+    "each",
+    "shards",
+    "jobs",
+    "parts",
+    "single",
 ]
 # Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the
 # running of the broker, its settings and security, and who may use the API.

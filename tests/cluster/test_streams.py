@@ -14,7 +14,7 @@ from broker.admin.rights import Actor
 from pyspark_sluice.client import StreamClient
 from tests.cluster.cells import Cells, running
 from tests.end_to_end.clients import Client
-from tests.support.node import TOKEN
+from tests.support.node import TOKEN, eventually
 from ui.api.cell_calls import ACTOR_HEADER, header_of_actor
 
 SHARDS = 2
@@ -194,10 +194,112 @@ def test_a_stream_that_was_deleted_and_created_again_begins_anew_in_all_cells(
     finally:
         cells.nodes[1].start()
     with cells.api(1) as api:
-        headers = {"Authorization": f"Bearer {TOKEN}", ACTOR_HEADER: header_of_actor(Actor("t"))}
-        assert api.get("/streams/again", headers=headers).status_code == 404
+        assert api.get("/streams/again", headers=as_cell()).status_code == 404
     assert "stream.without_definition" not in cells.nodes[1].log.read_text()
 
 
 def wrapped(sent: Counter[str]) -> Counter[str]:
     return Counter({f'{{"n": "{text}"}}': count for text, count in sent.items()})
+
+
+def test_a_replay_sends_the_records_of_all_cells_and_is_one_job(cells: Cells) -> None:
+    cells.front.call("POST", "/streams", {"name": "source", "topics": ["source/#"]})
+    cells.front.call("POST", "/streams", {"name": "copy", "topics": ["nothing/#"]})
+    names = clients_of(cells, 3)
+    sent = publish(cells, names, "source", range(20))
+    total = sent.total()
+    plan = cells.front.call("POST", "/streams/source:plan-replay", {"to": "stream:copy"})
+    assert (plan["records"], plan["matched"], plan["rate"]) == (total, total, 1000)
+    assert [part["shard"] for part in plan["ranges"]] == [0, 1]
+    report = cells.front.call(
+        "POST", "/streams/source:replay", {"to": "stream:copy", "rate": 100_000}
+    )
+    assert (report["records"], report["sent"], report["stream"]) == (total, total, "source")
+    assert read_all(cells, "copy") == wrapped(sent)
+    (job,) = [job for job in cells.front.call("GET", "/jobs")["items"] if job["name"] == "source"]
+    assert job["progress"] == {"done": total, "total": total, "unit": "records"}
+    assert job["state"] == "done"
+    shown = cells.front.call("GET", f"/jobs/{job['id']}")
+    assert shown["result"]["sent"] == total
+    # from the records of one cell only
+    one = {"to": "stream:copy", "from": {"1": 0}}
+    assert cells.front.call("POST", "/streams/source:replay", one)["sent"] == total // 2
+    nothing = {"to": "stream:copy", "from": "2090-01-01T00:00:00Z"}
+    problem = cells.front.call("POST", "/streams/source:replay", nothing, expect=422)
+    assert problem["errors"][0]["message"] == "stream 'source' has no record there"
+
+
+def test_a_replay_over_cells_is_paused_and_cancelled_as_one(cells: Cells) -> None:
+    cells.front.call("POST", "/streams", {"name": "slow", "topics": ["slow/#"]})
+    publish(cells, clients_of(cells, 2), "slow", range(20))
+    with cells.front.client() as api:
+        started = api.post(
+            "/streams/slow:replay",
+            json={"to": "mqtt", "rate": 2, "topic": "again/${topic}"},
+            headers={"Prefer": "respond-async"},
+        )
+    assert started.status_code == 202, started.text
+    job = started.json()
+    assert started.headers["Location"] == f"/api/v1/jobs/{job['id']}"
+    assert job["progress"]["total"] == 80
+    states = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
+    for verb, state in states.items():
+        cells.front.call("POST", f"/jobs/{job['id']}:{verb}")
+        eventually(lambda: cells.front.call("GET", f"/jobs/{job['id']}")["state"] == state)  # noqa: B023
+        for cell in range(2):
+            with cells.api(cell) as api:
+                assert api.get(f"/jobs/{job['id']}", headers=as_cell()).json()["state"] == state
+    cells.front.call("POST", "/jobs/none:cancel", expect=404)
+
+
+def test_a_back_test_reads_all_cells(cells: Cells) -> None:
+    cells.front.call("POST", "/streams", {"name": "history", "topics": ["history/#"]})
+    names = clients_of(cells, 2)
+    sent = publish(cells, names, "history", range(10))
+    sql = 'SELECT payload.n AS n FROM "history/#"'
+    job = cells.front.call("POST", "/rules:backtest", {"sql": sql, "stream": "history"}, 202)
+    shown = eventually(
+        lambda: (
+            (now := cells.front.call("GET", f"/backtests/{job['id']}"))["state"] != "running"
+            and now
+        )
+    )
+    assert shown["state"] == "done", shown
+    assert shown["progress"]["done"] == shown["progress"]["total"] == sent.total(), shown
+    assert shown["result"]["complete"], shown
+
+
+def test_an_import_goes_to_the_cells_of_its_clients(cells: Cells) -> None:
+    cells.front.call("POST", "/streams", {"name": "imported", "topics": ["imported/#"]})
+    names = clients_of(cells, 3)
+    lines = "".join(
+        json.dumps({"topic": f"imported/{name}", "payload": f"{name} {n}", "client_id": name})
+        + "\n"
+        for n in range(4)
+        for name in names
+    )
+    headers = {"Content-Type": "application/x-ndjson"}
+    with cells.front.client() as api:
+        for is_repeated in (False, True):
+            answer = api.post(
+                "/streams/imported:import",
+                params={"import": "one", "part": 0},
+                content=lines,
+                headers=headers,
+            )
+            assert answer.status_code == 200, answer.text
+            assert answer.json() == {
+                "records": 0 if is_repeated else 24,
+                "is_repeated": is_repeated,
+                "notes": [],
+            }
+        bad = api.post("/streams/imported:import", content="{", headers=headers)
+        assert bad.status_code == 422
+    for shard in range(2):
+        page = cells.front.call("GET", f"/streams/imported/records?shard={shard}")
+        assert {cells.place.cell_of(item["clientid"]) for item in page["items"]} == {shard}
+        assert page["total"] == 12
+
+
+def as_cell() -> dict[str, str]:
+    return {"Authorization": f"Bearer {TOKEN}", ACTOR_HEADER: header_of_actor(Actor("test"))}

@@ -52,7 +52,7 @@ from ui.api.cell_joins import (
 )
 from ui.api.cell_streams import CellStreams
 from ui.api.jobs import PATH as JOBS_PATH
-from ui.api.json_bodies import Json
+from ui.api.json_bodies import Json, read_bytes
 from ui.api.parameters import encode_cursor
 
 # Seconds in which a cell has to take a changed configuration over, and between attempts to reach one that missed it.
@@ -178,7 +178,7 @@ class Faces:
             asked.method,
             self._target(asked, parameters),
             actor=request.state.identity,
-            body=None if sent is None else jsontext.encode(sent),
+            body=await _body(asked, sent),
             headers=headers,
         )
 
@@ -244,6 +244,8 @@ class Faces:
                 return await self._of_jobs(asked, act)
             case "shards":
                 return await self._of_shards(asked, act)
+            case "parts":
+                return await self._of_parts(asked, act)
             case "single":
                 raise several(self.place.count)
             case _:
@@ -430,6 +432,19 @@ class Faces:
         await asyncio.gather(
             *(self._calls.ask(cell, "POST", path, actor=Actor("front")) for cell in cells)
         )
+
+    async def _of_parts(self, asked: Asked, act: Act) -> Response:
+        """The body goes to all cells, this one first, which finds what is wrong with it. All must take their part: a
+        client sends it again where one has not."""
+        await self._require_all(asked)
+        own = reply_of(self.place.number, await act())
+        total = own.value
+        for cell in self.place.others:
+            reply = there(await self._asked(asked, cell))
+            if not reply.is_good:
+                return reply.response()
+            total |= added(total, reply.value, asked.joining.sums)
+        return Json(jsontext.encode(total))
 
     async def _of_shards(self, asked: Asked, act: Act) -> Response:
         """What has a shard, but no end, is for the cell of the shard."""
@@ -649,6 +664,13 @@ class Faces:
 def several(count: int) -> Conflict:
     """The refusal of an operation that only a broker of one cell can carry out."""
     return Conflict(f"a broker of {count} cells cannot do this yet. Try: sluice serve --workers 1")
+
+
+async def _body(asked: Asked, sent: Mapping[str, Any] | None) -> bytes | None:
+    """The body of a call: the object, or the bytes of a request that has them."""
+    if sent is not None:
+        return jsontext.encode(sent)
+    return await read_bytes(asked.request) if asked.at == "parts" else None
 
 
 async def _first_messages(chunks: AsyncGenerator[Any, None], most: int) -> AsyncIterator[bytes]:

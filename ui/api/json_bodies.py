@@ -53,11 +53,14 @@ async def read_object(
 
 
 async def read_bytes(request: Request, most_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """The body, whole.
+    """The body, whole; read once.
 
     Raises:
         ApiProblem: 413 when it is larger; the server then discards the rest, so that the answer arrives.
     """
+    data: bytes | None = getattr(request.state, "bytes_of_body", None)
+    if data is not None:
+        return data
     announced = request.headers.get("content-length", "")
     size = int(announced) if announced.isdecimal() else 0
     chunks = []
@@ -70,7 +73,9 @@ async def read_bytes(request: Request, most_bytes: int = MAX_BODY_BYTES) -> byte
             chunks.append(chunk)
     if size > most_bytes:
         raise ApiProblem(413, "too_large", f"the body is larger than {most_bytes} bytes")
-    return b"".join(chunks)
+    data = b"".join(chunks)
+    request.state.bytes_of_body = data
+    return data
 
 
 def plain(value: Any) -> Any:

@@ -20,6 +20,7 @@ from broker.admin.stream_imports import ImportedPart, StreamImports
 from broker.admin.stream_records import RecordQuery, StreamRecords
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
+from ui.api.cell_joins import Joining
 from ui.api.deadline import BoundedCalls
 from ui.api.jobs import PATH
 from ui.api.json_bodies import answer, read_bytes
@@ -71,7 +72,8 @@ def add_imports(router: APIRouter, imports: StreamImports) -> None:
         "Append records of a file to a stream",
         answer=ImportedPart,
         does="job",
-        at="single",
+        at="parts",
+        joining=Joining(("records",)),
         media_types=tuple(_IMPORTED),
         problems=(404, 409, 422),
     )
