@@ -196,10 +196,8 @@ def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
         config = configuration(options)
         problems = [*_kinds_problems(config), *asyncio.run(_address_problems(config))]
         if not problems and kept_count(options.data_dir) == 1:
-            with Resize(
-                options.data_dir, count, config.get("mqtt", MqttSettings).max_session_log_bytes
-            ) as resize:
-                resize.plan()
+            with Resize(options.data_dir, count) as resize:
+                resize.plan(config.get("mqtt", MqttSettings).max_session_log_bytes)
         if not problems:
             administrator_token(options.data_dir, os.environ)
     except ConfigError as error:

@@ -63,7 +63,7 @@ def serve(
         config_files=tuple(config or ()),
         overrides=_log_settings() | _overrides(settings or []),
     )
-    if (count := _workers(workers)) > 1:
+    if (count := count_of(workers, "--workers")) > 1:
         raise typer.Exit(import_module("broker.app.cells").serve(options, count))
     gc.disable()  # the server enables it: a start imports and creates almost no garbage
     raise typer.Exit(import_module("broker.app.lifecycle").serve(options))
@@ -133,8 +133,8 @@ def _address(text: str | None, option: str) -> str | None:
     return text
 
 
-def _workers(text: str) -> int:
-    """Number of workers of ``--workers``, checked."""
+def count_of(text: str, param_hint: str) -> int:
+    """Number of workers, checked."""
     from broker.core.cells import MAX_CELLS
 
     if text == "auto":
@@ -142,7 +142,7 @@ def _workers(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_CELLS:
         raise typer.BadParameter(
             f"expected a number from 1 to {MAX_CELLS}, or auto, got {text!r}",
-            param_hint="--workers",
+            param_hint=param_hint,
         )
     return int(text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -138,3 +139,10 @@ def keep_count(data_dir: Path, count: int) -> None:
         opened.flush()
         os.fsync(opened.fileno())
     temporary.replace(file)
+
+
+def forget_count(data_dir: Path) -> None:
+    """Make a directory of cells one of a single process, whose other cells are gone."""
+    (data_dir / _CELLS / _COUNT).unlink(missing_ok=True)
+    with suppress(OSError):
+        (data_dir / _CELLS).rmdir()

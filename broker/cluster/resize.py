@@ -26,6 +26,7 @@ from broker.cluster.directories import (
     CHANGE_FILE,
     cell_directory,
     check_room,
+    forget_count,
     keep_count,
     kept_count,
 )
@@ -109,12 +110,10 @@ class Resize:
         self,
         data_dir: Path,
         after: int,
-        max_log_bytes: int | None = None,
         note: Note = lambda _text: None,
     ) -> None:
         self._data_dir = data_dir
         self._note = note
-        self._max_log_bytes = max_log_bytes
         self._file = data_dir / CHANGE_FILE
         self._opened = ExitStack()
         self._stores: dict[int, RocksStore] = {}
@@ -158,8 +157,8 @@ class Resize:
         """True if the number is another one, or a change was cut off."""
         return self._change.before != self._change.after or self._file.exists()
 
-    def plan(self) -> Plan:
-        """What is to be moved; nothing is changed.
+    def plan(self, max_log_bytes: int | None = None) -> Plan:
+        """What is to be moved; nothing is changed. ``max_log_bytes`` is the maximum of a session log.
 
         Raises:
             ConfigError: something cannot be moved, or there is no room for it.
@@ -184,10 +183,10 @@ class Resize:
                     plan.moves.append(
                         Moved(number, cell, share.sessions, share.messages, share.size_bytes)
                     )
-        if self._max_log_bytes is not None and max(log_bytes.values()) > self._max_log_bytes:
+        if max_log_bytes is not None and max(log_bytes.values()) > max_log_bytes:
             problems.append(
                 f"mqtt.max_session_log_bytes: expected at least {max(log_bytes.values()):,} for the messages that wait "
-                f"for sessions of a cell, got {self._max_log_bytes:,}"
+                f"for sessions of a cell, got {max_log_bytes:,}"
             )
         if problems:
             raise ConfigError(problems)
@@ -210,6 +209,8 @@ class Resize:
         keep_count(self._data_dir, change.after)
         self._note(f"{counted(change.after, 'cell')}")
         self._file.unlink()
+        if change.after == 1:
+            forget_count(self._data_dir)
 
     def _copy(self) -> None:
         before, after = self._change.before, self._change.after

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,6 @@ from broker.codec.packets import (
     Will,
 )
 from broker.core.cells import Place
-from broker.core.errors import ConfigError
 from broker.storage.rocksdb.store import RocksStore
 from tests.cluster.test_links import publish
 from tests.support.linked_cells import Cell, linked
@@ -78,6 +81,7 @@ async def running(data_dir: Path, clock: MovedClock, **settings: Any) -> AsyncIt
             await cell.stop()
         for store in stores:
             store.close()
+        shutil.rmtree(run)
 
 
 async def take(client: WireClient, count: int) -> list[Publish]:
@@ -175,6 +179,37 @@ async def test_every_session_gets_what_waited_for_it_once_and_in_order(
             await client.close()
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory that a killed broker of one process left."""
+    data_dir = tmp_path_factory.mktemp("filled") / "data"
+    data_dir.mkdir()
+    RocksStore(data_dir).close()
+    on_loop(partial(fill, data_dir, MovedClock()))()
+    return data_dir
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
+def test_a_change_that_is_killed_at_any_step_is_made_by_the_next(
+    filled: Path, tmp_path: Path, before: int, after: int
+) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(filled, data_dir)
+    if before > 1:
+        resize(data_dir, before)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.cluster.cut_off_resize",
+        str(data_dir),
+        str(tmp_path),
+        str(after),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
+
+
 async def fill(data_dir: Path, clock: MovedClock) -> None:
     """The data of a broker of one process that was killed: something of all that moves."""
     async with running(data_dir, clock) as broker:
@@ -182,7 +217,8 @@ async def fill(data_dir: Path, clock: MovedClock) -> None:
         hub = cell.node.server.hub
         for number, name in enumerate(_CLIENTS):
             client = await broker.client(name)
-            await client.subscribe(SubscriptionRequest("all", 1 + number % 2))
+            await client.subscribe(SubscriptionRequest("all", 1 + number // 4 % 2))
+            await client.subscribe(SubscriptionRequest("wills/#", 1))
             if number % 4 == 0:
                 await client.close()
             elif number % 4 == 1:
@@ -201,8 +237,69 @@ async def fill(data_dir: Path, clock: MovedClock) -> None:
             delayed = f"$delayed/{600 + number}/all"
             short.send(Publish(delayed, b"late %d" % number, 1, packet_id=3))
             short.send(Publish(f"kept/{number}", b"kept", 1, True, packet_id=4))
-            short.send(Publish("nobody", b"open", 2, packet_id=5))
-            for _ in range(3):
+            for _ in range(2):
                 await short.receive()
-        hub.access.bans.put({"as": "clientid", "who": "bad"}, "test")
+        publisher.send(Publish("all", b"open", 2, packet_id=5))
+        await publisher.expect(PubRec)
+        hub.access.bans.create({"as": "clientid", "who": "bad"})
         await broker.quiet()
+
+
+@pytest.mark.parametrize("counts", [(3,), (2, 5, 1)])
+@on_loop
+async def test_all_that_moved_works_as_before(
+    filled: Path, tmp_path: Path, counts: tuple[int, ...]
+) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(filled, data_dir)
+    for count in counts:
+        resize(data_dir, count)
+    clock = MovedClock()
+    async with running(data_dir, clock) as broker:
+        publisher = await broker.client("publisher")
+        assert publisher.connack.session_present
+        publisher.send(Publish("all", b"open", 2, dup=True, packet_id=5))
+        await publisher.expect(PubRec)
+        publisher.send(PubRel(5))
+        await publisher.expect(PubComp)
+        for cell in broker.cells:
+            assert [ban.who for ban in cell.node.server.hub.access.bans.list()] == ["bad"]
+        for number in range(6):
+            topic = f"kept/{number}"
+            [kept] = [
+                cell.place.number
+                for cell in broker.cells
+                if cell.node.server.hub.retained.get(topic) is not None
+            ]
+            assert kept == broker.of(topic).place.number
+        assert sum(cell.node.server.hub.retained.count for cell in broker.cells) == 6
+        clock.move(700)
+        for cell in broker.cells:
+            cell.node.server.hub.tick()
+        wills = {f"wills/short-{number}".encode() for number in range(6)} | {b"wills/publisher"}
+        jobs: list[bytes] = []
+        for number, name in enumerate(_CLIENTS):
+            client = await broker.client(name)
+            assert client.connack.session_present
+            of_all: list[bytes] = []
+            heard: set[bytes] = set()
+            duplicates = 0
+            while len(of_all) < 11 or heard != wills:
+                packet = await client.receive()
+                assert isinstance(packet, Publish), packet
+                duplicates += packet.dup
+                if packet.topic == "all":
+                    of_all.append(packet.payload)
+                elif packet.topic == "jobs":
+                    jobs.append(packet.payload)
+                else:
+                    heard.add(packet.topic.encode())
+                client.send((PubAck if packet.qos == 1 else PubRec)(packet.packet_id))
+                if packet.qos == 2:
+                    client.send(PubComp(packet.packet_id))
+            assert of_all[:5] == [b"0", b"1", b"2", b"3", b"open"]
+            assert sorted(of_all[5:]) == [b"late %d" % at for at in range(6)]
+            assert (duplicates > 0) is (number % 4 != 0), name
+            await client.close()
+        if len(broker.cells) > 1:  # those that members had in flight; others wait for a member
+            assert len(jobs) == len(set(jobs)) > 0
