@@ -152,4 +152,5 @@ HTTP_SERVER = ConnectorType(
     make=HttpServerConnector,
     source=HttpServerSourceSettings,
     reads_secrets_again=True,
+    is_at_front=True,
 )

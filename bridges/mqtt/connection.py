@@ -18,6 +18,7 @@ from bridges.resource.probe import connect_step, resolve_step, tls_step
 from bridges.resource.settings.tls import client_context
 from broker.codec.packets import SubscriptionRequest
 from broker.config.ssrf import AddressDenied, GuardedLoop
+from broker.core.cells import cell_of_name
 from broker.core.topic import TopicFilter, levels_match
 
 _KEPT: Final = "bridges/mqtt/"
@@ -164,8 +165,12 @@ class MqttConnection(Connector):
 
     def _login(self) -> Login:
         settings = self.settings
-        node = self.context.services.node.name
-        client_id = settings.clientid or f"{settings.clientid_prefix}-{node}-{self.name}"
+        node = self.context.services.node
+        client_id = settings.clientid or f"{settings.clientid_prefix}-{node.name}-{self.name}"
+        if cell_of_name(self.name, node.cells) != node.cell:
+            client_id = (
+                f"{client_id}-cell-{node.cell}"  # the cell with its sources goes by the name itself
+            )
         topic = settings.status_topic.replace("${clientid}", client_id).replace(
             "${name}", self.name
         )
@@ -173,9 +178,7 @@ class MqttConnection(Connector):
             client_id = f"{client_id}-{uuid4().hex[:6]}"
             topic = ""
         is_clean = settings.clean_start or self._is_trial
-        return Login(
-            self.server, settings, client_id, is_clean, self.context.services.node.origin, topic
-        )
+        return Login(self.server, settings, client_id, is_clean, node.origin, topic)
 
     def _session(self) -> Session:
         """The state of the session with that broker under that name."""

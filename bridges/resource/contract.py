@@ -331,6 +331,8 @@ class ConnectorType:
     positions: Callable[[Any], Positions | None] | None = None
     """The positions for an action with these parameters if its rows are sent by ``Sink.send_at``: they come
     from a buffer on disk then."""
+    is_at_front: bool = False
+    """True if it takes requests: its sources run in the cell that has the API."""
     requires: Sequence[str] = field(default=())
     """Modules that must be installed, as ``aiokafka``."""
     extra: str = ""

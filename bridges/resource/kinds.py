@@ -96,7 +96,7 @@ KINDS = (
             "Read": "metrics/received",
             "Refused": "metrics/refused",
         },
-        at="single",
+        at="home",
     ),
 )
 

@@ -31,6 +31,7 @@ from broker.config.secrets import Secret
 from broker.config.ssrf import AddressGuard
 from broker.config.vault import NAMED_SECRETS
 from broker.core.action import DISABLED, STOPPED, Row
+from broker.core.cells import cell_of_name
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.kinds import are
@@ -45,6 +46,7 @@ BUFFERS: Final = "actions/"
 _BIG: Final = 1 << 62
 # Seconds for which the end of the broker waits until rows in memory are sent.
 _FLUSH_S: Final = 5.0
+_AT_FRONT: Final = "cell 0 takes its requests"
 _NOT_STARTED: Final = "not started: start_after_created is off"
 
 
@@ -63,6 +65,13 @@ class Resources:
         self.actions: dict[str, Action] = {}
         self.sources: dict[str, Ingress] = {}
         self.is_running = False
+
+    def home_of(self, connector: str) -> int:
+        """Number of the cell that runs the sources of a connector, so that each record comes once."""
+        spec = self.connector_specs.get(connector)
+        if spec is None or self.registry.known(spec.type).is_at_front:
+            return 0
+        return cell_of_name(connector, self.services.node.cells)
 
     @property
     def _members(self) -> list[Member]:
@@ -99,6 +108,8 @@ class Resources:
         await supervisor.end()
         if not spec.enable:
             await supervisor.disable()
+        elif self.registry.known(spec.type).is_at_front and self.services.node.cell:
+            await supervisor.stop(_AT_FRONT)
         elif spec.resource_opts.start_after_created:
             supervisor.start()
         else:
@@ -107,10 +118,13 @@ class Resources:
     async def switch_connector(self, name: str, reason: str) -> None:
         """Stop it for a reason, or start it without one; after earlier changes of it."""
         supervisor = self.supervisors[name]
+        spec = self.connector_specs[name]
 
         async def switch() -> None:
             if reason:
                 await supervisor.stop(reason)
+            elif self.services.node.cell and self.registry.known(spec.type).is_at_front:
+                await supervisor.stop(_AT_FRONT)
             else:
                 supervisor.start()
 
@@ -178,7 +192,10 @@ class Resources:
             )
             return connector.source(spec.parameters, context)
 
+        home = self.home_of(spec.connector)
         source.equip(spec, make_source, partial(self._hidden, spec))
+        source.cell = home
+        source.is_elsewhere = home != self.services.node.cell
         self._restart_soon(source)
 
     def _use_of_connector(
@@ -207,7 +224,9 @@ class Resources:
             await member.stop(_NOT_STARTED)
 
     def start(self, member: Member) -> None:
-        """Let an action send, or a source read."""
+        """Let an action send, or a source read, unless another cell does."""
+        if member.is_elsewhere:
+            return
         member.supervisor = self.supervisors.get(member.spec.connector)
         member.start()
         if member.supervisor is not None:

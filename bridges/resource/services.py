@@ -90,9 +90,10 @@ class ActionReadOnly(MemberReadOnly):
 
 
 class SourceReadOnly(MemberReadOnly):
-    """State and metrics of a source."""
+    """State and metrics of a source, and the cell that runs it."""
 
     metrics: SourceMetrics
+    cell: int
 
 
 class DrainedAction(TypedDict):
@@ -595,6 +596,9 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
     def __init__(self, section: ObjectSection, resources: Resources) -> None:
         super().__init__(section, resources)
         self._members = resources.sources
+
+    def _shown(self, name: str) -> Spec:
+        return {**super()._shown(name), "cell": self._members[name].cell}
 
     async def _probe(self, spec: SourceSpec) -> ProbeResult:
         of_connector = self._resources.connector_specs[spec.connector]

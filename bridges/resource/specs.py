@@ -24,6 +24,7 @@ from broker.core.objects import Spec
 _TYPE: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 # Members that are shown and not saved.
 READ_ONLY: Final = (
+    "cell",
     "id", "status", "status_reason", "since", "metrics", "last_error", "actions", "sources", "rules", "paused",
     "dead_letters_waiting", "attempts", "next_attempt_at",
 )  # fmt: skip

@@ -59,6 +59,9 @@ class Member(ABC):
         self.supervisor: Supervisor | None = None
         """Supervisor of the connector that it uses."""
         self.is_paused = False
+        self.is_elsewhere = False
+        """True if it runs in another cell, ``cell``."""
+        self.cell = 0
         self.last_error: dict[str, Any] | None = None
         self._seen = "", 0
         self._stopped = ""
@@ -88,6 +91,8 @@ class Member(ABC):
         """State and reason; never better than the connector's."""
         if not self.spec.enable:
             return DISABLED, ""
+        if self.is_elsewhere:
+            return STOPPED, f"cell {self.cell} runs it"
         if self._stopped:
             return STOPPED, self._stopped
         if self.supervisor is None:

@@ -475,6 +475,7 @@ class Node:
                 self.own_dir,
                 backtest,
                 0 if self.steering is None else self.steering.place.number,
+                1 if self.steering is None else self.steering.place.count,
             ),
             MessagingPort(
                 self.events,

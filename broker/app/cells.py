@@ -165,13 +165,14 @@ def _be_cell(options: ServeOptions, place: Place) -> int:
 def _move(options: ServeOptions, count: int) -> int:
     """Move sessions to their cells; the exit status."""
     from broker.app.lifecycle import configuration
+    from broker.app.resize import homes_of
     from broker.cluster.resize import Resize
 
     mark_lines(cell="supervisor")
     keep_files_private()
     try:
-        configuration(options)
-        with Resize(options.data_dir, count, note=_note) as resize:
+        config = configuration(options)
+        with Resize(options.data_dir, count, homes_of(config), _note) as resize:
             resize.run()
     except SluiceError as error:
         print(error, file=sys.stderr)
@@ -186,6 +187,7 @@ def _note(text: str) -> None:
 def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
     """Problems of the configuration and its addresses, and the settings of the log."""
     from broker.app.lifecycle import administrator_token, check_profile, configuration
+    from broker.app.resize import homes_of
     from broker.cluster.resize import Resize
     from broker.connection.settings import MqttSettings
     from broker.observe.settings import LogSettings
@@ -196,7 +198,7 @@ def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
         config = configuration(options)
         problems = [*_kinds_problems(config), *asyncio.run(_address_problems(config))]
         if not problems and kept_count(options.data_dir) == 1:
-            with Resize(options.data_dir, count) as resize:
+            with Resize(options.data_dir, count, homes_of(config)) as resize:
                 resize.plan(config.get("mqtt", MqttSettings).max_session_log_bytes)
         if not problems:
             administrator_token(options.data_dir, os.environ)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,6 +48,7 @@ _SUBSCRIPTIONS: Final = b"subscriptions/"
 _DELAYED: Final = b"delayed/"
 _GROUPS: Final = b"share-group/"
 _PRIVATE_GROUP: Final = b"$replay/"
+_POSITIONS: Final = b"values/bridges/positions/"
 _MARK: Final = b"resize/"
 _NEVER: Final = 1 << 62
 
@@ -70,11 +72,16 @@ def _by_topic_after_time(key: bytes, value: bytes, count: int) -> int:
     return _by_topic(key[8:], value, count)
 
 
-def _by_source(key: bytes, _value: bytes, count: int) -> int:
-    return cell_of_name(key.decode().partition("/")[0], count)
+def _by_connector(key: bytes, _value: bytes, count: int) -> int:
+    return cell_of_name(key.decode(), count)
 
 
-# The collections whose values have a cell by their keys. Others stay where they are.
+def _by_source(homes: Mapping[str, str], key: bytes, _value: bytes, count: int) -> int:
+    connector = homes.get(key.decode().partition("/")[0])
+    return 0 if connector is None else cell_of_name(connector, count)
+
+
+# The collections whose values have a cell by their keys, and the positions of sources. Others stay where they are.
 MOVED: Final[dict[bytes, _CellOf]] = {
     _SESSIONS: _by_client,
     _SUBSCRIPTIONS: _by_client,
@@ -84,7 +91,7 @@ MOVED: Final[dict[bytes, _CellOf]] = {
     _DELAYED: _by_publisher,
     retained_store.PREFIX: _by_topic,
     retained_store.EXPIRY_PREFIX: _by_topic_after_time,
-    b"values/bridges/positions/": _by_source,
+    b"values/bridges/mqtt/": _by_connector,
 }
 # Collections that are the same in all cells: a new one gets those of the first.
 SHARED: Final = (b"bans/", b"access/", b"values/node/origin")
@@ -105,11 +112,13 @@ _unpack: Final = msgspec.msgpack.Decoder(_Mark).decode
 
 
 class Form(NamedTuple):
-    """A change of the number of cells, by a name that no other one has."""
+    """A change of the number of cells, by a name that no other one has. ``homes`` are the connectors of sources, by
+    the identifiers of these."""
 
     id: str
     before: int
     after: int
+    homes: Mapping[str, str]
 
 
 class Share:
@@ -230,6 +239,7 @@ class Leaving:
         self.number = number
         self._store = store
         self._form = form
+        self._cell_of: dict[bytes, _CellOf] = {**MOVED, _POSITIONS: partial(_by_source, form.homes)}
         own = Slots.of_cell(number, form.before)
         self.shares: dict[int, Share] = {}
         for cell in range(form.after):
@@ -247,7 +257,7 @@ class Leaving:
 
     def _values(self) -> Iterator[tuple[bytes, bytes, bytes, int]]:
         """Prefix, rest of the key, value and cell of each value that is another cell's."""
-        for prefix, by in MOVED.items():
+        for prefix, by in self._cell_of.items():
             for stored_key, value in self._store.scan(prefix):
                 key = stored_key[len(prefix) :]
                 cell = by(key, value, self._form.after)

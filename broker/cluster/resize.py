@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 from uuid import uuid4
 
@@ -100,7 +101,8 @@ class Plan:
 
 
 class Resize:
-    """Gives a data directory another number of cells. Open it as a context.
+    """Gives a data directory another number of cells. Open it as a context. ``homes`` are the connectors of sources, by
+    the identifiers of these; ``note`` is told how far it is.
 
     Raises:
         ConfigError: a broker uses the data directory, or it has no data, or another change was cut off.
@@ -110,6 +112,7 @@ class Resize:
         self,
         data_dir: Path,
         after: int,
+        homes: Mapping[str, str] = MappingProxyType({}),
         note: Note = lambda _text: None,
     ) -> None:
         self._data_dir = data_dir
@@ -134,7 +137,7 @@ class Resize:
                     text = f"{cell_directory(data_dir, cell)}: expected the data of a cell, got no directory"
                     raise ConfigError([f"{text}. Try: put it back, or restore a backup"])
         self._change = change
-        self._form = Form(change.id, change.before, change.after)
+        self._form = Form(change.id, change.before, change.after, homes)
 
     def __enter__(self) -> Resize:
         run = self._data_dir / "run"

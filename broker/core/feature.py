@@ -26,7 +26,7 @@ from broker.core.values import Values
 class NodePort:
     """The node itself. ``origin`` is a name that no other node has (``broker.core.origin``); ``data_dir`` is where a
     feature may store files under its name, None where nothing is stored; ``backtest`` starts the process of a
-    back-test, empty where there are no streams; ``cell`` is the number of this process among the cells of a broker."""
+    back-test, empty where there are no streams. ``cell`` is the number of this process among ``cells``."""
 
     name: str
     clock: Clock
@@ -34,6 +34,7 @@ class NodePort:
     data_dir: Path | None = None
     backtest: Sequence[str] = ()
     cell: int = 0
+    cells: int = 1
 
 
 @dataclass(slots=True)

@@ -35,14 +35,16 @@ Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
 # The cells of a broker in which an operation runs: in the one that serves the API (``here``), in that of the client
 # that it names (``client``), or in all: changes of saved values, which all accept or none (``config``), lists that
 # are merged (``list``), lines as they come (``lines``), answers that are added up (``sum``), what one of them has
-# (``first``), and verbs that each carries out (``each``). Those on shards of streams run in the one that serves the API
-# once the others have told their positions, or in the one that has a shard (``shards``). Jobs begin in all cells, each
-# with what it has, and are shown as one (``jobs``). Data of clients goes to all cells, which all must take their part
+# (``first``), and verbs that each carries out (``each``). Of saved objects that run in one cell, changes go to all and
+# each is shown as its cell has it (``home``). Those on shards of streams run in the one that serves the API once the
+# others have told their positions, or in the one that has a shard (``shards``). Jobs begin in all cells, each with what
+# it has, and are shown as one (``jobs``). Data of clients goes to all cells, which all must take their part
 # (``parts``). ``single`` is refused where there are several.
 At = Literal[
     "here",
     "client",
     "config",
+    "home",
     "list",
     "lines",
     "sum",

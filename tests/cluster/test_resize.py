@@ -263,7 +263,7 @@ async def test_all_that_moved_works_as_before(
         publisher.send(PubRel(5))
         await publisher.expect(PubComp)
         for cell in broker.cells:
-            assert [ban.who for ban in cell.node.server.hub.access.bans.list()] == ["bad"]
+            assert [ban["who"] for ban in cell.node.server.hub.access.bans.list()] == ["bad"]
         for number in range(6):
             topic = f"kept/{number}"
             [kept] = [

@@ -246,6 +246,8 @@ class Faces:
                 return await self._of_shards(asked, act)
             case "parts":
                 return await self._of_parts(asked, act)
+            case "home":
+                return await self._at_home(asked, act)
             case "single":
                 raise several(self.place.count)
             case _:
@@ -508,6 +510,30 @@ class Faces:
                 value = labelled_series(value, reply.cell)
             total |= added(total, value, asked.joining.sums or list(value))
         return _with_missing(total, away)
+
+    async def _at_home(self, asked: Asked, act: Act) -> Response:
+        """One object or a page of them, each as the cell has it that its member ``cell`` names."""
+        response = await act()
+        own = reply_of(self.place.number, response)
+        if not own.is_good or not isinstance(own.value, dict):
+            return response
+        items = own.value.get("items", [own.value])
+        elsewhere = {item["cell"] for item in items if "cell" in item} - {self.place.number}
+        if not elsewhere:
+            return response
+        answers = await asyncio.gather(*(self._asked(asked, cell) for cell in sorted(elsewhere)))
+        away = [answer for answer in answers if isinstance(answer, Away)]
+        shown: dict[tuple[int, str], Spec] = {}
+        for answer in answers:
+            if isinstance(answer, Reply) and answer.is_good:
+                for item in answer.value.get("items", [answer.value]):
+                    shown[answer.cell, item["name"]] = item
+        items = [shown.get((item.get("cell", -1), item.get("name", "")), item) for item in items]
+        value = {**own.value, "items": items} if "items" in own.value else items[0]
+        answered = _with_missing(value, away)
+        if "etag" in response.headers:
+            answered.headers["etag"] = response.headers["etag"]
+        return answered
 
     async def _first(self, asked: Asked, act: Act) -> Response:
         try:

@@ -168,6 +168,8 @@ class Operations:
             most_bytes = how.pop("most_bytes", MAX_JSON_BYTES)
             does: Does = how.pop("does", "read" if method == "GET" else "change")
             at: At = how.pop("at", "here" if _is_of_front(self._at, does) else self._at)
+            if at == "home" and does == "change":
+                at = "config"
             joining = how.pop("joining", Joining())
             is_definition = self._topics == "named" and does == "read"
             resource = {
