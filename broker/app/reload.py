@@ -30,7 +30,7 @@ from broker.config.root import (
     differing,
     load_config,
 )
-from broker.config.sections import FileSection
+from broker.config.sections import Change, FileSection
 from broker.connection.settings import FIXED_SETTINGS
 from broker.core.errors import ConfigError, Conflict, SluiceError
 from broker.core.kinds import Kind, kind_at, kinds
@@ -146,6 +146,32 @@ class ConfigReload:
             self._node.config = config
             if failed:
                 raise Conflict("; ".join(failed))
+
+    async def follow(self, changes: Mapping[str, Mapping[str, Change]]) -> None:
+        """Take over changes of objects that another cell has written, by section and name. Raises as ``adopt``."""
+        if not changes.keys() <= _reloaded_sections().keys() | {USERS}:
+            return await self.adopt()
+        async with self._one_at_a_time:
+            is_taken = self._node.sections.follow(changes)
+            if is_taken:
+                self._follow_objects(changes)
+        if not is_taken:
+            await self.adopt()
+        return None
+
+    def _follow_objects(self, changes: Mapping[str, Mapping[str, Change]]) -> None:
+        sections = _reloaded_sections()
+        before: dict[str, list[Spec]] = {name: [] for name in sections}
+        after: dict[str, list[Spec]] = {name: [] for name in sections}
+        for path, objects in changes.items():
+            if path == USERS:
+                self._node.access.users.take_over({name: now for name, (_, now) in objects.items()})
+                continue
+            before[path] = [was for was, _ in objects.values() if was is not None]
+            after[path] = [now for _, now in objects.values() if now is not None]
+        _, failed = self._attempted(before, after)
+        if failed:
+            raise Conflict("; ".join(failed))
 
     def _take_over_users(self, before: Sequence[Spec]) -> None:
         then = {spec["name"]: spec for spec in before}
@@ -389,13 +415,20 @@ class ConfigReload:
     def _change_objects(self, config: Config) -> tuple[list[str], list[str], list[str]]:
         """Changes, failures (a sentence each), and sections that wait for a restart."""
         node = self._node
-        done = list[str]()
-        failed = list[str]()
         sections = _reloaded_sections()
         before = {name: node.sections.section(name).load() for name in sections}
         waiting = self._waiting_sections(config)
         node.sections.reload(config)
         after = {name: node.sections.section(name).load() for name in sections}
+        return *self._attempted(before, after), waiting
+
+    def _attempted(
+        self, before: Mapping[str, list[Spec]], after: Mapping[str, list[Spec]]
+    ) -> tuple[list[str], list[str]]:
+        """Change objects; what was changed, and what failed, a sentence each."""
+        node = self._node
+        done = list[str]()
+        failed = list[str]()
 
         def attempt(kind: str, key: str, what: str, change: Callable[[], object]) -> None:
             text = f"{kind} {key!r} {what}"
@@ -420,7 +453,7 @@ class ConfigReload:
                 else:
                     act = partial(service.replace, change.name, change.after)
                 attempt(service.kind, change.name, change.what, act)
-        return done, failed, waiting
+        return done, failed
 
     def _waiting_sections(self, config: Config) -> list[str]:
         """The sections of objects that have changed and need a restart."""

@@ -50,6 +50,9 @@ class Replaced:
         return bool(self.values or self.orders)
 
 
+# An object before a change and after it.
+Change = tuple[Spec | None, Spec | None]
+
 # Bytes of changes below which the file is not rewritten.
 _LEAST_BYTES: Final = 64 * 1024
 
@@ -81,6 +84,22 @@ class Sections:
             self.file.reread(config.api_layer)
         for name, section in self._sections.items():
             section.read(config.objects[name])
+
+    def follow(self, changes: Mapping[str, Mapping[str, Change]]) -> bool:
+        """Take changes of objects that another process wrote, by section and name; False, and nothing taken, where the
+        objects here were not what it replaced."""
+        file = self.file
+        if file is None or not file.is_followed:
+            return False
+        for path, objects in changes.items():
+            section = self._sections[path]
+            if not all(section.was(name, before) for name, (before, _) in objects.items()):
+                return False
+        for path, objects in changes.items():
+            now = {name: after for name, (_, after) in objects.items()}
+            self._sections[path].follow(now)
+            file.follow({(*path.split("."), name): spec for name, spec in now.items()})
+        return True
 
     def put(self, changes: Saves) -> None:
         """Write changes to the disk at once, before services make them; raises as ``ObjectSection.save``."""
@@ -197,6 +216,16 @@ class FileSection:
         self._file(bool(changed), saves).put(saves)
         apply(self._made, own_changes)
         self._note_changes(changed)
+
+    def was(self, name: str, before: Spec | None) -> bool:
+        """True if the API has saved an object so, None if not at all, and no file has one of that name."""
+        is_of_file = name in self._fixed or name in self._base
+        return not is_of_file and self._made.get(name) == before
+
+    def follow(self, changes: Mapping[str, Spec | None]) -> None:
+        """Take objects that another process has saved, None for those that it deleted."""
+        apply(self._made, changes)
+        self._note_changes(changes)
 
     def _is_of_file(self, name: str, spec: Spec | None) -> bool:
         """True if a file has the object, and the API need not save it."""
@@ -348,6 +377,21 @@ class ApiFile:
             self._held = None
         self.put(gathered)
 
+    def changes_of(self, replaced: Replaced) -> dict[str, dict[str, Change]] | None:
+        """The objects whose values were replaced, by section and name, before and now; None where other values or
+        orders are among them."""
+        changes: dict[str, dict[str, Change]] = {}
+        for path, before in replaced.values.items():
+            if path[:-1] not in self._sections:
+                return None
+            was, now = (
+                None if value is None else {"name": path[-1], **value}
+                for value in (before, self._at(path))
+            )
+            changes.setdefault(".".join(path[:-1]), {})[path[-1]] = (was, now)
+        shrunk = {path[:-1] for path in replaced.values if self._at(path) is None}
+        return changes if replaced.orders.keys() <= shrunk else None
+
     @contextmanager
     def noting(self) -> Iterator[Replaced]:
         """Note what writes inside the block replace, for ``put_back``. One block at a time."""
@@ -394,6 +438,13 @@ class ApiFile:
                 was = base if before[path] is None else before[path]
                 now = base if value is None else value
                 self.on_change(SavedObject(".".join(section), path[-1], was, now, order))
+
+    def follow(self, changes: Mapping[KeyPath, Any]) -> None:
+        """Take values that another process has written."""
+        with self._lock:
+            for path, value in changes.items():
+                assign(self._values, path, value)
+            self._seen = stamp_of(self.path)
 
     def set(self, section: str, value: Any) -> None:
         """Set the value of a section of settings, with its objects; raises as ``put``."""

@@ -52,7 +52,7 @@ from ui.api.cell_joins import (
 )
 from ui.api.cell_streams import CellStreams
 from ui.api.jobs import PATH as JOBS_PATH
-from ui.api.json_bodies import Json, read_bytes
+from ui.api.json_bodies import MAX_JSON_BYTES, Json, read_bytes
 from ui.api.parameters import encode_cursor
 
 # Seconds in which a cell has to take a changed configuration over, and between attempts to reach one that missed it.
@@ -106,6 +106,8 @@ class SavedFile(Protocol):
     def noting(self) -> AbstractContextManager[Any]: ...
 
     def put_back(self, replaced: Any) -> None: ...
+
+    def changes_of(self, replaced: Any) -> Mapping[str, Any] | None: ...
 
 
 class Adopts(Protocol):
@@ -267,7 +269,10 @@ class Faces:
             if not replaced:
                 return response
             there = [cell for cell in self.place.others if cell not in self._behind]
-            answers = await asyncio.gather(*map(self._adopt, there))
+            changes = jsontext.encode(self._file.changes_of(replaced))
+            if len(changes) > MAX_JSON_BYTES:
+                changes = b""
+            answers = await asyncio.gather(*(self._adopt(cell, changes) for cell in there))
             refusals = [
                 answer for answer in answers if isinstance(answer, Reply) and not answer.is_good
             ]
@@ -291,8 +296,11 @@ class Faces:
             for cell in self.place.others:
                 self._follow(cell)
 
-    async def _adopt(self, cell: int) -> Reply | Away:
-        return await self._calls.ask(cell, "POST", _ADOPT, actor=Actor("front"), within_s=CONFIG_S)
+    async def _adopt(self, cell: int, changes: bytes = b"") -> Reply | Away:
+        """Let a cell take over these changes, or all that the file holds."""
+        return await self._calls.ask(
+            cell, "POST", _ADOPT, actor=Actor("front"), body=changes, within_s=CONFIG_S
+        )
 
     def _follow(self, cell: int) -> None:
         """Let a cell take over the configuration as soon as it answers."""

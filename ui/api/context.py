@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 class ReloadConfig(Protocol):
     """Reload of the configuration (``broker.app.reload``)."""
 
+    async def follow(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over changes of objects that another cell has saved."""
+
     async def reload(self, *, drain: bool = False) -> ReloadedConfig:
         """Read the files again and apply what changed."""
         ...
