@@ -102,7 +102,7 @@ class FarMember(Member):
     number. What is granted in an earlier ``turn`` is refused too, so that messages keep their order.
     """
 
-    __slots__ = ("cell", "credit", "grants", "size", "turn")
+    __slots__ = ("cell", "credit", "grants", "is_connected", "size", "turn")
 
     cell: int
 
@@ -123,6 +123,7 @@ class FarMember(Member):
     def take(self, state: MemberState) -> None:
         """Its cell says how it is a member."""
         self.qos = state.qos
+        self.is_connected = state.is_here
         self.retain_as_published = state.retains
         self.size = state.window
         self.session.is_durable = state.is_durable

@@ -201,6 +201,9 @@ class Notice(IntEnum):
     """The part does not need the room that it was offered."""
     UNKNOWN = 2
     """The part has no such grant."""
+    GOES = 13
+    """The part has heard that the member went: keys move once the answer says that nothing is on its way."""
+    WENT = 14
     SETTLED = 3
     RETURNED = 4
     """The member was sent it, and others may have it."""

@@ -156,6 +156,10 @@ class CellShares:
         self._listed: set[_MemberKey] | None = None
         self._granted: dict[_Key, _Sent] = {}
         self._granted_bytes = 0
+        self._is_told = False
+        """True once the other cell has told all that it has."""
+        self._going: dict[_MemberKey, FarMember] = {}
+        """Members that went, and may have messages on their way."""
         self._unsure: set[_Key] = set()
         """Grants from before the link came up, whose outcome the other cell has not told yet."""
         self._peer = ""
@@ -241,10 +245,13 @@ class CellShares:
         self._untaken.clear()
         self._untaken_bytes = 0
         self._listed = None
+        self._is_told = False
         for member in list(self.members.values()):
             member.credit = None
             member.turn = 0
-            self._went_away(member)
+            if member.is_here:
+                member.group.went_away(member, for_good=False)
+                self._going[member.group.key, member.client_id] = member
         for asked in self._asked:
             asked.askers = tuple(asker for asker in asked.askers if asker is not self)
         self._asked.clear()
@@ -271,6 +278,7 @@ class CellShares:
         for member in list(self.members.values()):
             if not member.session.is_durable:
                 self._remove(member)
+        self._let_all_go()
         for group in groups:
             group.pump()
 
@@ -351,6 +359,8 @@ class CellShares:
                 held = self._held.get((key, number))
                 if held is not None:
                     self._forget_held(held)
+            elif kind is Notice.GOES:
+                self._say((Notice.WENT, key, client_id, 0, 0))
             elif member is None:
                 continue
             elif kind is Notice.PASS:
@@ -439,7 +449,7 @@ class CellShares:
         return True
 
     def _forget_held(self, held: Held) -> None:
-        """The other cell knows nothing of a message that a member has: the client may settle it, untold."""
+        """The other cell knows nothing of a message that a member has, which the client may settle all the same."""
         held.state = "void"
         del self._held[held.key, held.number]
         delivery = held.delivery
@@ -642,19 +652,36 @@ class CellShares:
                 self._groups.join_far(member.group.filter, member, is_durable=True)
         if not member.is_here and not state.is_here:
             member.turn = state.turn
+        if not self._is_told:
+            return member
         if state.is_here:
             member.group.has_room(member)
-        else:
-            self._went_away(member)
+        elif member.is_here:
+            member.group.went_away(member, for_good=False)
+            self._goes(member)
         return member
 
-    def _went_away(self, member: FarMember) -> None:
-        if member.is_here:
-            member.group.went_away(member, for_good=False)
+    def _goes(self, member: FarMember) -> None:
+        """A member went: what was on its way to it comes back before its keys move."""
+        key = member.group.key
+        self._going[key, member.client_id] = member
+        self._asks.append((Notice.GOES, key, member.client_id, 0, 0))
+        self._flush_soon()
+
+    def _went(self, key: str, client_id: str) -> None:
+        member = self._going.pop((key, client_id), None)
+        if member is not None and not member.is_here:
+            member.group.let_go(member)
+
+    def _let_all_go(self) -> None:
+        for key, client_id in list(self._going):
+            self._went(key, client_id)
 
     def _remove(self, member: FarMember) -> None:
         del self.members[member.group.key, member.client_id]
         self._groups.leave_far(member)
+        if self._is_told:
+            self._goes(member)
 
     def rejoin(self, key: str, member: FarMember) -> None:
         """A member's group was deleted, and continues empty."""
@@ -670,7 +697,7 @@ class CellShares:
         member.is_member = member.is_here = False
         again = self.members[key, member.client_id] = FarMember(self, member.client_id, state)
         self._groups.join_far(topic_filter, again, is_durable=state.is_durable)
-        if state.is_here:
+        if state.is_here and self._is_told:
             again.group.has_room(again)
 
     def _followed(self, lives: int, version: int, error: BaseException | None) -> None:
@@ -709,9 +736,15 @@ class CellShares:
         members: dict[FarMember, None] = {}
         rooms: list[tuple[FarMember, int, int]] = []
         recorded: ShareGroup | None = None
+        gone: list[_MemberKey] = []
+        is_told = False
         for kind, key, client_id, number, turn in decoded(Answers, frame).notices:
             if kind is Notice.TOLD:
                 self._resolve(groups)
+                is_told = True
+                continue
+            if kind is Notice.WENT:
+                gone.append((key, client_id))
                 continue
             if kind is Notice.ROOM:
                 asking = self.members.get((key, client_id))
@@ -767,6 +800,10 @@ class CellShares:
                 member.group.has_room(member)
         for group in groups:
             group.pump()
+        for key, client_id in gone:
+            self._went(key, client_id)
+        if is_told:
+            self._all_come()
         for member, count, turn in rooms:
             self._take_room(member, count, turn)
         self._check_relief()
@@ -818,6 +855,14 @@ class CellShares:
                 self.drop("cell_ended")
                 group.settled(sent.member, sent.delivery)
         self._unsure.clear()
+
+    def _all_come(self) -> None:
+        """All is known of what the members of the other cell have: they get more."""
+        self._is_told = True
+        for member in list(self.members.values()):
+            if member.is_connected:
+                member.group.has_room(member)
+        self._let_all_go()
 
     def _safe(self, lives: int, count: int, error: BaseException | None) -> None:
         if error is None and lives == self._lives:

@@ -56,6 +56,10 @@ class Dispatcher:
             return 0
         if member.session.is_slow and self._keyed is None:
             member = self._strategy.pick_any(outgoing.message) or member
+        if member.cell is not None and not member.is_here:
+            # its key has not moved yet
+            self._give_qos0_to_another(outgoing)
+            return int(bool(self._strategy.here.items))
         if not member.may_have(outgoing.message.topic):
             return self._give_qos0_to_another(outgoing)
         self._give_qos0(outgoing, member)

@@ -243,6 +243,8 @@ class ShareGroup(GroupState):
     def came(self, member: Member) -> None:
         """A member has a connection; others that have none lose what they were sent at QoS 1 and have not settled."""
         member.is_here = True
+        if member.cell is not None:
+            self._take_lane(member)  # in order again
         self._tell(member)
         self._strategy.came(member)
         self._busy_away.discard(member)
@@ -351,10 +353,19 @@ class ShareGroup(GroupState):
                 self._queue.give_back(delivery)
         if self._is_keyed and not self.is_over:
             # what waits for its member, too: the order of a key is that of the numbers
-            lane, member.lane = member.lane, deque()
-            for delivery in lane:
-                self._dispatcher.release(delivery, member)
-            self._queue.take_lane(lane)
+            self._take_lane(member)
+
+    def let_go(self, member: Member) -> None:
+        """A member in another cell that left has nothing of what was on its way: others get what it was to get."""
+        self._strategy.let_go(member)
+        self._take_lane(member)
+        self.pump()
+
+    def _take_lane(self, member: Member) -> None:
+        lane, member.lane = member.lane, deque()
+        for delivery in lane:
+            self._dispatcher.release(delivery, member)
+        self._queue.take_lane(lane)
 
     def not_taken(self, member: Member, delivery: SharedDelivery, why: str) -> None:
         """The client of a member in another cell may not have a message, or takes no packet so large."""
@@ -642,11 +653,7 @@ class ShareGroup(GroupState):
     def _went(self, member: Member) -> None:
         member.is_here = False
         self._strategy.left(member)
-        lane = member.lane
-        member.lane = deque()
-        for delivery in lane:
-            self._dispatcher.release(delivery, member)
-        self._queue.take_lane(lane)
+        self._take_lane(member)
         self._drained()
 
     def _abandon(self, member: Member, *, for_good: bool) -> None:

@@ -108,6 +108,9 @@ class Strategy(Generic[M]):
     def opened(self, member: M) -> None:
         """The member has room in its window."""
 
+    def let_go(self, member: M) -> None:
+        """A member of another cell that left has nothing on its way: its keys may move."""
+
     def changed(self, member: M) -> None:
         """The member's ``in_flight`` is another one."""
 
@@ -230,6 +233,11 @@ class Keyed(Strategy[M]):
 
     def left(self, member: M) -> None:
         super().left(member)
+        if member.cell is None:  # else what it has is on its way
+            self.let_go(member)
+
+    def let_go(self, member: M) -> None:
+        super().let_go(member)
         self._held = {key: entry for key, entry in self._held.items() if entry[0] is not member}
 
     def pick(self, message: Message) -> M | None:
