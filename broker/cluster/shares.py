@@ -330,6 +330,7 @@ class CellShares:
 
     def _release_room(self, member: Member) -> None:
         member.reserved -= self._rooms.pop(member, 0)
+        self._use(member)
 
     def _use_room(self, member: Member) -> None:
         count = self._rooms.get(member, 0)
@@ -365,18 +366,19 @@ class CellShares:
                 continue
             elif kind is Notice.PASS:
                 self._release_room(member)
-                self._next_asker(member)
             elif kind is Notice.ASK and self._turns.get((key, client_id), 0) == number:
                 if self not in member.askers:
                     member.askers += (self,)
                     self._asked.add(member)
-                self._next_asker(member)
+                self._use(member)
         self._grants_taken += 1
         self._hear_soon()
 
-    def _next_asker(self, member: Member) -> None:
-        if member.askers and member.is_here and member.has_room:
-            member.askers[0].offer(member)
+    @staticmethod
+    def _use(member: Member) -> None:
+        """Give the next cell that asks, or this one's part, the room that a member has."""
+        if member.is_here and member.has_room:
+            member.offer_room()
 
     def _take_granted(self, granted: Granted) -> None:
         record = granted.record
