@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,13 +107,18 @@ def sluice() -> Iterator[int]:
 
 @contextmanager
 def serving(
-    *settings: str, tree: Path = ROOT, workers: int = 1
+    *settings: str,
+    tree: Path = ROOT,
+    workers: int = 1,
+    program: Sequence[str] = ("-m", "broker.cli.main"),
+    counts_to: int | None = None,
 ) -> Iterator[tuple[dict[str, str], str]]:
     """``sluice serve`` of a work tree on free ports, with ``settings`` as in ``a.b=value``: the addresses of ``mqtt``
-    and ``api``, its ``pid``, and the data directory."""
+    and ``api``, its ``pid``, and the data directory. ``program`` are
+    the interpreter's arguments in place of the broker's module, ``counts_to`` is for ``benchmarks/counting.py``."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
+            *(sys.executable, *program, "serve", "--data-dir", folder),
             *("--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0"),
             *(("--workers", str(workers)) if workers > 1 else ()),
             *(
@@ -123,10 +128,13 @@ def serving(
             ),
         ]
         environ = {**os.environ, "SLUICE_API_TOKEN": TOKEN}
+        if counts_to is not None:
+            environ |= {"COUNTS_TO": str(counts_to), "PYTHONHASHSEED": "0"}
         process = subprocess.Popen(
             command,
             cwd=tree,
             env=environ,
+            pass_fds=() if counts_to is None else (counts_to,),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
