@@ -119,8 +119,17 @@ class Recorder(Protocol):
     def ends(self, recording: Recording) -> None:
         """All is known of the message: it was delivered, its commit is over, or it was refused."""
 
+    def draws(self, topic: str) -> bool:
+        """Return whether it may choose messages without properties on a topic that it reads."""
+
     def may_choose(self, client: Client) -> bool:
         """Return whether it may choose messages without properties of a client."""
+
+    def has_room(self) -> bool:
+        """Return whether its limits let it choose a message now."""
+
+    def leaves_out(self, count: int) -> None:
+        """Note that it had no room for a message whose turn it was, nor for those behind it, ``count`` in all."""
 
     def skip(self) -> int:
         """Draw how many messages without properties pass before it chooses one."""
@@ -132,11 +141,12 @@ class TopicRecorder:
     ``left`` is how many messages without properties pass before one is offered to them.
     """
 
-    __slots__ = ("_all", "left", "recorders")
+    __slots__ = ("_drawing", "left", "recorders")
 
-    def __init__(self, all_recorders: Recorders, recorders: Sequence[Recorder]) -> None:
-        self._all = all_recorders
+    def __init__(self, recorders: Sequence[Recorder], drawing: Sequence[Recorder]) -> None:
         self.recorders = recorders
+        self._drawing = drawing
+        """Those that choose messages without properties too."""
         self.left = self._draw()
 
     def begin(self, message: Message) -> Recording | None:
@@ -158,40 +168,38 @@ class TopicRecorder:
 
     def picks(self, client: Client, count: int) -> int:
         """Position of the first of ``count`` messages without properties that must be offered; -1 for none."""
-        if self.left >= count or not any(
-            recorder.may_choose(client) for recorder in self.recorders
-        ):
-            self.left = max(0, self.left - count)
-            return -1
         position = self.left
+        if position >= count:
+            self.left = position - count
+            return -1
         self.left = 0
-        return position
+        choosing = [recorder for recorder in self._drawing if recorder.may_choose(client)]
+        if not choosing:
+            return -1
+        for recorder in choosing:
+            if recorder.has_room():
+                return position
+        for recorder in choosing:
+            recorder.leaves_out(count - position)
+        # a new draw is as good as the rest of the last: each message has the same chance, whatever came before
+        self.left = self._draw()
+        return -1
 
     def _draw(self) -> int:
-        return min([recorder.skip() for recorder in self.recorders], default=_NEVER)
+        return min([recorder.skip() for recorder in self._drawing], default=_NEVER)
 
 
 class RecordedWatch:
     """Chooses messages of routes that go the short way; shows them to the tails that are open as well."""
 
-    __slots__ = ("__weakref__", "_recorder", "_shown_to")
+    __slots__ = ("__weakref__", "_shown_to", "is_shown", "recorder")
 
     def __init__(self, recorder: TopicRecorder, shown_to: Watch | None) -> None:
-        self._recorder = recorder
         self._shown_to = shown_to
-
-    @property
-    def is_shown(self) -> bool:
+        self.recorder = recorder
         """See ``broker.routing.router.Watch``."""
-        return self._shown_to is not None
-
-    def looks_at(self, count: int) -> bool:
+        self.is_shown = shown_to is not None
         """See ``broker.routing.router.Watch``."""
-        return self._shown_to is not None or self._recorder.left < count
-
-    def picks(self, client: Client, count: int) -> int:
-        """See ``broker.routing.router.Watch``."""
-        return self._recorder.picks(client, count)
 
     def delivers(self, message: Message) -> None:
         """See ``broker.routing.router.Watch``."""
@@ -212,7 +220,7 @@ class Recorders:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._recorders: tuple[Recorder, ...] = ()
-        self._by_recorders: dict[tuple[Recorder, ...], TopicRecorder] = {}
+        self._by_recorders: dict[tuple[tuple[Recorder, ...], ...], TopicRecorder] = {}
         self._watches: dict[tuple[TopicRecorder, Watch | None], RecordedWatch] = {}
         self._waiting: dict[int, tuple[Message, Recording]] = {}
 
@@ -246,9 +254,10 @@ class Recorders:
         recorders = tuple(recorder for recorder in self._recorders if recorder.reads(topic))
         if not recorders:
             return None
-        shared = self._by_recorders.get(recorders)
+        drawing = tuple(recorder for recorder in recorders if recorder.draws(topic))
+        shared = self._by_recorders.get((recorders, drawing))
         if shared is None:
-            shared = self._by_recorders[recorders] = TopicRecorder(self, recorders)
+            shared = self._by_recorders[recorders, drawing] = TopicRecorder(recorders, drawing)
         return shared
 
     def watch(self, recorder: TopicRecorder, tails: Watch | None) -> RecordedWatch:

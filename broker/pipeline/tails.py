@@ -173,24 +173,16 @@ class Watch:
 
     __slots__ = ("__weakref__", "_all", "_full_until_ns", "_limited", "_uncounted", "tails")
 
+    is_shown = True
+    """See ``broker.routing.router.Watch``."""
+    recorder = None
+    """What it sees may go the short way."""
+
     def __init__(self, all_tails: Tails, tails: tuple[Tail, ...]) -> None:
         self._all = all_tails
         self.tails = tails
         self._limited = tuple(tail for tail in tails if tail.publishers is not None)
         self._full_until_ns = self._uncounted = 0
-
-    @property
-    def is_shown(self) -> bool:
-        """See ``broker.routing.router.Watch``."""
-        return True
-
-    def looks_at(self, count: int) -> bool:
-        """See ``broker.routing.router.Watch``."""
-        return True
-
-    def picks(self, client: Client, count: int) -> int:
-        """See ``broker.routing.router.Watch``: what it sees may go the short way."""
-        return -1
 
     def arrives(self, message: Message) -> Message:
         """The gate in front of all others."""

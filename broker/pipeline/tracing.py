@@ -64,9 +64,23 @@ class Sampler:
         """See ``Recorder``: where the topic is not one that is traced, what rules publish there in a trace still is."""
         return True
 
+    def draws(self, topic: str) -> bool:
+        """See ``Recorder``."""
+        return self._ratio > 0 and (
+            not self._filters or any(each.matches(topic) for each in self._filters)
+        )
+
     def may_choose(self, client: Client) -> bool:
         """See ``Recorder``."""
         return self._is_traced(client.client_id, client.peer_host)
+
+    def has_room(self) -> bool:
+        """See ``Recorder``."""
+        return self._bucket is None or not self._bucket.wait_s(time.monotonic(), 1)
+
+    def leaves_out(self, count: int) -> None:
+        """See ``Recorder``: of those behind the first as many as would be drawn in the mean."""
+        self._beyond.value += 1 + int((count - 1) * self._ratio + random.random())
 
     def skip(self) -> int:
         """See ``Recorder``: geometrically distributed, so that each message is drawn with the same chance."""
@@ -89,9 +103,9 @@ class Sampler:
         if not self._is_traced(client.client_id, client.peer_host):
             return False
         context = received_context(message) if message.properties else None
-        return (is_drawn if context is None else context.is_sampled) and self._has_room()
+        return (is_drawn if context is None else context.is_sampled) and self._takes_room()
 
-    def _has_room(self) -> bool:
+    def _takes_room(self) -> bool:
         if self._bucket is None or self._bucket.try_take(time.monotonic()):
             return True
         self._beyond.value += 1

@@ -63,19 +63,28 @@ class Listener(Protocol):
         """A subscriber no longer has it."""
 
 
+class RunRecorder(Protocol):
+    """Chooses messages that go the long way, since they are recorded (``broker.pipeline.recording``)."""
+
+    left: int
+    """How many messages without properties pass before one must be offered to ``picks``: who forwards them counts
+    them here."""
+
+    def picks(self, client: Client, count: int) -> int:
+        """Count the next ``count`` messages of a client, more than are left: the position of the first that has to go
+        the long way, -1 for none."""
+
+
 class Watch(Protocol):
     """Sees the messages of routes on their way (``broker.pipeline.tails``, ``broker.pipeline.recording``)."""
 
     @property
     def is_shown(self) -> bool:
-        """True if it has to see every message that is delivered."""
+        """True if it has to see every message that is delivered; it matters then whose they are."""
 
-    def looks_at(self, count: int) -> bool:
-        """Return whether it matters whose messages the next ``count`` without properties are."""
-
-    def picks(self, client: Client, count: int) -> int:
-        """Position of the first of a client's next ``count`` messages without properties that has to go the long way;
-        -1 for none."""
+    @property
+    def recorder(self) -> RunRecorder | None:
+        """Chooses some of the messages."""
 
     def delivers(self, message: Message) -> None:
         """A message is handed to its subscribers."""

@@ -23,7 +23,7 @@ from broker.core.message import Message
 from broker.core.receipt import Receipt
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Kind, Plans, SessionRoutes, TopicPlan
-from broker.routing.router import Watch
+from broker.routing.router import RunRecorder
 from broker.session import qos0
 from broker.session.delivery import RAW
 from broker.session.qos0_queue import Qos0Item
@@ -124,11 +124,15 @@ class Forwarding:
             self.together.deliver()
         watch = routes.watch
         if watch is not None:
-            picked = -1 if is_unrecorded else watch.picks(c.client, count)
-            if picked >= 0:
-                self._run_picked(c, routes, watch, chunk, count, picked)
-                return count
-            watch.forwards(chunk, count, c.client, c.now_ns, is_v5=c.is_v5)
+            recorder = None if is_unrecorded else watch.recorder
+            if recorder is not None:
+                if recorder.left >= count:
+                    recorder.left -= count
+                elif (picked := recorder.picks(c.client, count)) >= 0:
+                    self._run_picked(c, routes, recorder, chunk, count, picked)
+                    return count
+            if watch.is_shown:
+                watch.forwards(chunk, count, c.client, c.now_ns, is_v5=c.is_v5)
         figures = self._figures
         figures.packets_received.value += count
         figures.received[0].value += count
@@ -152,7 +156,7 @@ class Forwarding:
         self,
         c: Connection,
         routes: SessionRoutes,
-        watch: Watch,
+        recorder: RunRecorder,
         chunk: bytes,
         count: int,
         picked: int,
@@ -177,7 +181,7 @@ class Forwarding:
             )
             start = stop
             passed = number + 1
-            position_of_next = watch.picks(c.client, count - passed) if passed < count else -1
+            position_of_next = recorder.picks(c.client, count - passed) if passed < count else -1
             if position_of_next < 0:
                 break
             picked = passed + position_of_next
@@ -186,25 +190,42 @@ class Forwarding:
 
     def run_together(self, run: Sequence[tuple[Connection, bytes]], routes: SessionRoutes) -> None:
         """Hand QoS 0 packets of several clients of one version, as they came, to the subscribers they have in
-        common."""
-        (c, chunk), count = run[0], len(run)
+        common. Those that may have to be recorded go alone."""
+        count = len(run)
         if count > 1:
-            if self._differs_by_client(routes, count, is_v5=c.is_v5):
+            if self._differs_by_client(routes, is_v5=run[0][0].is_v5):
                 for arrival in run:
-                    self.run_together((arrival,), routes)
+                    self._run_joined((arrival,), routes)
                 return
+            recorder = None if routes.watch is None else routes.watch.recorder
+            if recorder is not None and recorder.left < count:
+                start = 0
+                while (picked := start + recorder.left) < count:
+                    if picked > start:
+                        self._run_joined(run[start:picked], routes)
+                    self._run_joined(run[picked : picked + 1], routes)
+                    start = picked + 1
+                run = run[start:]
+                if not run:
+                    return
+        self._run_joined(run, routes)
+
+    def _run_joined(self, run: Sequence[tuple[Connection, bytes]], routes: SessionRoutes) -> None:
+        """Hand these on in one piece."""
+        c, chunk = run[0]
+        if len(run) > 1:
             chunk = b"".join([data for _, data in run])
-        self.run(c, routes, chunk, count)
+        self.run(c, routes, chunk, len(run))
         if c.services.backpressure.fresh:
             c.services.backpressure.hold(c)
 
     @staticmethod
-    def _differs_by_client(routes: SessionRoutes, count: int, *, is_v5: bool) -> bool:
+    def _differs_by_client(routes: SessionRoutes, *, is_v5: bool) -> bool:
         """True if it matters whose packets these are, or they go to a subscriber that has to be checked."""
         same, other = (
             (routes.plain_v5, routes.plain_v3) if is_v5 else (routes.plain_v3, routes.plain_v5)
         )
-        is_watched = routes.watch is not None and routes.watch.looks_at(count)
+        is_watched = routes.watch is not None and routes.watch.is_shown
         return bool(other or is_watched or routes.only_group) or any(
             session.fast is None for session in same
         )
@@ -302,8 +323,11 @@ class Forwarding:
         if packet_id == b"\0\0":
             raise malformed("PUBLISH has packet identifier 0")
         watch = routes.watch
-        if watch is not None and watch.picks(c.client, 1) >= 0:
-            return 0
+        if watch is not None and (recorder := watch.recorder) is not None:
+            if recorder.left > 0:
+                recorder.left -= 1
+            elif recorder.picks(c.client, 1) >= 0:
+                return 0
         figures = self._figures
         is_v5 = c.is_v5
         figures.received[1].value += 1
@@ -315,7 +339,7 @@ class Forwarding:
             )
             c.box.add(_PUBACK + packet_id)
             return len(routes.entries) + 1
-        if watch is not None:
+        if watch is not None and watch.is_shown:
             watch.forwards(packet, 1, c.client, c.now_ns, is_v5=is_v5)
         if routes.is_empty:
             self._pipeline.no_subscribers(1)
