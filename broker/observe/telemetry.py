@@ -1,4 +1,4 @@
-"""Spans to an OpenTelemetry collector, by the exporters of its SDK, on a thread of their own.
+"""Spans to an OpenTelemetry collector, by the exporters of OpenTelemetry, on a thread of their own.
 
 The loop puts spans into a bounded queue and never waits. While the collector is away, spans wait there, an alarm is
 active, and those beyond the bound are dropped and counted by reason.
@@ -15,21 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from broker.config.secret_text import SecretUnreadable
 from broker.config.ssrf import AddressDenied, AddressGuard
 from broker.core.errors import ConfigError
-from broker.core.tracing import Span, TraceContext
+from broker.core.tracing import Span
 from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
+from broker.observe.otlp import SpanEncoder
 from broker.observe.settings import TelemetrySettings
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExporter
 
 _log = get_logger(__name__)
 
@@ -60,6 +57,13 @@ def check_installed() -> None:
         is_there = False
     if not is_there:
         raise ConfigError([_MISSING])
+
+
+class Send(NamedTuple):
+    """An exporter of OpenTelemetry: ``send`` returns whether the collector took a request."""
+
+    send: Callable[[bytes], bool]
+    shutdown: Callable[[], None]
 
 
 class Exporter:
@@ -118,7 +122,8 @@ class Exporter:
         for name in ("opentelemetry.exporter", "opentelemetry.sdk"):
             # failures are counted, and an alarm says why
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        exporter: SpanExporter | None = None
+        exporter: Send | None = None
+        encoder = SpanEncoder(self._resource, "sluice")
         attempts = 0
         while not self._ends.is_set() or self._waiting:
             if not self._waiting or (len(self._waiting) < _BATCH and not self._ends.is_set()):
@@ -131,7 +136,7 @@ class Exporter:
             if not problem:
                 try:
                     exporter = exporter or _exporter(self._settings)
-                    problem = self._sent(exporter, batch)
+                    problem = self._sent(exporter, encoder, batch)
                 except SecretUnreadable as error:
                     problem = str(error)
             self._report(problem)
@@ -153,15 +158,13 @@ class Exporter:
         if exporter is not None:
             exporter.shutdown()
 
-    def _sent(self, exporter: SpanExporter, batch: Sequence[Span]) -> str:
+    def _sent(self, exporter: Send, encoder: SpanEncoder, batch: Sequence[Span]) -> str:
         """Send spans; the problem, empty if they were taken."""
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
         try:
-            result = exporter.export(_readable(batch, self._resource))
+            is_taken = exporter.send(encoder.request(batch))
         except Exception as error:  # noqa: BLE001  whatever a library raises, the thread continues
             return f"{type(error).__name__}: {error}"
-        if result is not SpanExportResult.SUCCESS:
+        if not is_taken:
             return "no answer within the time, or one that refuses the spans"
         self._count("", len(batch))
         return ""
@@ -282,30 +285,50 @@ def _certificates(settings: TelemetrySettings) -> tuple[bytes | None, bytes | No
     return authorities, key, certificate
 
 
-def _exporter(settings: TelemetrySettings) -> SpanExporter:
-    """The exporter of the SDK. Raises ``SecretUnreadable``."""
+def _exporter(settings: TelemetrySettings) -> Send:
+    """The exporter of OpenTelemetry for the protocol. Raises ``SecretUnreadable``."""
     headers = {name.lower(): value.reveal() for name, value in settings.headers.items()}
     if settings.protocol == "http":
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
-            OTLPSpanExporter as HttpExporter,
-        )
+        return _over_http(settings, headers)
+    return _over_grpc(settings, headers)
 
-        return HttpExporter(
-            endpoint=settings.endpoint,
-            certificate_file=settings.cacertfile,
-            client_key_file=settings.keyfile,
-            client_certificate_file=settings.certfile,
-            headers=headers,
-            timeout=settings.timeout,
-        )
-    import grpc
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
-        OTLPSpanExporter as GrpcExporter,
+
+def _over_http(settings: TelemetrySettings, headers: dict[str, str]) -> Send:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    exporter = OTLPSpanExporter(
+        endpoint=settings.endpoint,
+        certificate_file=settings.cacertfile,
+        client_key_file=settings.keyfile,
+        client_certificate_file=settings.certfile,
+        headers=headers,
+        timeout=settings.timeout,
     )
+
+    def send(request: bytes) -> bool:
+        return exporter._client.export(request).success
+
+    return Send(send, exporter.shutdown)
+
+
+def _over_grpc(settings: TelemetrySettings, headers: dict[str, str]) -> Send:
+    import grpc
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    class Exporter(OTLPSpanExporter):
+        def _translate_data(self, data: Any) -> Any:
+            return data
+
+        def _count_data(self, data: Any) -> int:
+            return sum(
+                len(scope.spans) for group in data.resource_spans for scope in group.scope_spans
+            )
 
     is_plain = urlsplit(settings.endpoint).scheme != "https"
     credentials = None if is_plain else grpc.ssl_channel_credentials(*_certificates(settings))
-    return GrpcExporter(
+    exporter = Exporter(
         endpoint=settings.endpoint,
         insecure=is_plain,
         credentials=credentials,
@@ -313,47 +336,11 @@ def _exporter(settings: TelemetrySettings) -> SpanExporter:
         timeout=settings.timeout,
     )
 
+    def send(request: bytes) -> bool:
+        data: Any = ExportTraceServiceRequest.FromString(request)
+        return exporter.export(data) is SpanExportResult.SUCCESS
 
-def _readable(spans: Sequence[Span], resource_attributes: Mapping[str, str]) -> list[ReadableSpan]:
-    """Spans as the SDK has them."""
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import (
-        SpanContext,
-        SpanKind,
-        Status,
-        StatusCode,
-        TraceFlags,
-        TraceState,
-    )
-
-    resource = Resource(dict(resource_attributes))
-    scope = InstrumentationScope("sluice")
-
-    def context_of(context: TraceContext, *, is_remote: bool) -> SpanContext:
-        state = TraceState.from_header([context.state]) if context.state else None
-        return SpanContext(
-            context.trace_id, context.span_id, is_remote, TraceFlags(TraceFlags.SAMPLED), state
-        )
-
-    return [
-        ReadableSpan(
-            name=span.name,
-            context=context_of(span.context, is_remote=False),
-            parent=None
-            if span.parent is None
-            else context_of(span.parent, is_remote=span.kind == "consumer"),
-            resource=resource,
-            attributes=span.attributes,
-            kind=SpanKind[span.kind.upper()],
-            status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
-            start_time=span.start_ns,
-            end_time=max(span.start_ns, span.end_ns),
-            instrumentation_scope=scope,
-        )
-        for span in spans
-    ]
+    return Send(send, exporter.shutdown)
 
 
 def resource_of(node: str, version: str, instance: str) -> Mapping[str, str]:
