@@ -1,8 +1,8 @@
 """Frames of a link between two cells: bytes to frames and back, without I/O.
 
 A frame is the length of its body (four bytes), its type, flags, a count (two bytes), and the body. A LIVE body consists
-of PUBLISH packets of MQTT 5 as they are on the wire; every other body is a MessagePack struct with bounds on each
-member.
+of PUBLISH packets as they are on the wire, of MQTT 5 first; a byte of a version says that those behind it are of that
+version, in later frames too. Every other body is a MessagePack struct with bounds on each member.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import msgspec
 from broker.core.cells import MAX_CELLS
 from broker.core.errors import SluiceError
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 # Body of a frame with a struct, in bytes.
 MAX_STRUCT_BYTES: Final = 1024 * 1024
 # Members of a list in one frame.
 MAX_LISTED: Final = 8192
 # Body of a frame with messages, in bytes: the largest packet that MQTT has, and some.
 MAX_MESSAGES_BYTES: Final = 272 * 1024 * 1024
+# Bytes before packets of MQTT 5, and of the versions below.
+MARK_V5: Final = b"\5"
+MARK_V3: Final = b"\4"
 _HEADER: Final = Struct("!IBBH")
 _HEADER_BYTES: Final = _HEADER.size
 

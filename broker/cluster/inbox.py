@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from broker.cluster.frames import FrameError, LoggedRecord
+from broker.cluster.frames import MARK_V3, MARK_V5, FrameError, LoggedRecord
 from broker.codec import properties as p
 from broker.codec.framing import frame_at
 from broker.codec.primitives import Reader, decode_text
@@ -31,7 +31,12 @@ from broker.session.session import Session
 _MOST_TOPICS: Final = 50_000
 _MOST_TOPIC_BYTES: Final = 8 * 1024 * 1024
 _PLAIN_QOS0: Final = 0x30
+_PLAIN_QOS1: Final = 0x32
 _PUBLISH: Final = 3
+_QOS_BITS: Final = 0x06
+_FIRST_TYPE: Final = 0x10
+_V5: Final = MARK_V5[0]
+_VERSIONS: Final = MARK_V5 + MARK_V3
 
 
 class OwnRoutes:
@@ -39,7 +44,7 @@ class OwnRoutes:
 
     def __init__(self, hub: Hub) -> None:
         self._router = hub.router
-        self._known: dict[bytes, Routes[Session]] = {}
+        self.known: dict[bytes, Routes[Session]] = {}
         self._known_bytes = 0
         hub.on_routes.connect(self._forget)
 
@@ -49,7 +54,7 @@ class OwnRoutes:
         Raises:
             PeerError: it is not a valid topic name.
         """
-        routes = self._known.get(topic)
+        routes = self.known.get(topic)
         if routes is None:
             text = decode_text(topic, "the topic of a PUBLISH")
             check_topic_name(text)
@@ -57,25 +62,23 @@ class OwnRoutes:
             if len(topic) > MAX_CACHED_TOPIC_BYTES:
                 return routes
             self._known_bytes += len(topic)
-            if len(self._known) >= _MOST_TOPICS or self._known_bytes > _MOST_TOPIC_BYTES:
-                self._known.clear()
+            if len(self.known) >= _MOST_TOPICS or self._known_bytes > _MOST_TOPIC_BYTES:
+                self.known.clear()
                 self._known_bytes = len(topic)
-            self._known[topic] = routes
+            self.known[topic] = routes
         return routes
 
     def _forget(self, topic_filter: TopicFilter) -> None:
         if "+" in topic_filter.levels or "#" in topic_filter.levels:
-            self._known.clear()
+            self.known.clear()
             self._known_bytes = 0
-        elif self._known.pop(topic := topic_filter.filter.encode(), None) is not None:
+        elif self.known.pop(topic := topic_filter.filter.encode(), None) is not None:
             self._known_bytes -= len(topic)
 
 
 class Inbox:
     """Takes the messages of one other cell. ``on_released`` gets the key of a message that slow subscribers held,
     once they have it."""
-
-    is_v5 = True
 
     def __init__(self, hub: Hub, routes: OwnRoutes, on_released: Callable[[int], None]) -> None:
         self._hub = hub
@@ -84,6 +87,12 @@ class Inbox:
         # not known, and no client's identifier
         self.client = Client("")
         self.now_ns = 0
+        self.is_v5 = True
+        """True while packets of version 5 come, False for those below."""
+
+    def begin(self) -> None:
+        """The link is up: packets of version 5 come first."""
+        self.is_v5 = True
 
     def take_live(self, body: bytes, position_of_next: int) -> tuple[int, list[int]]:
         """Take the PUBLISH packets of a LIVE frame, those of QoS 1 and 2 numbered from a position on.
@@ -92,7 +101,7 @@ class Inbox:
             The number of packets of QoS 1 and 2, and the positions of those that wait for slow subscribers.
 
         Raises:
-            FrameError: they are no PUBLISH packets of MQTT 5.
+            FrameError: they are no PUBLISH packets.
         """
         try:
             return self._take_live(body, position_of_next)
@@ -102,32 +111,58 @@ class Inbox:
             # a slow subscriber holds up its own messages, not the link
             self._hub.backpressure.fresh.clear()
 
-    def _take_live(self, body: bytes, first: int) -> tuple[int, list[int]]:
+    def _take_live(self, body: bytes, first_position: int) -> tuple[int, list[int]]:
         self.now_ns = self._hub.context.clock.now_ns()
-        following = first
+        is_unwatched = self._hub.forwarding.is_unwatched
+        known = self._routes.known.get
+        is_v5 = self.is_v5
+        following = first_position
         held: list[int] = []
         run: Routes[Session] | None = None
         run_at = run_count = position = 0
         end = len(body)
         while position < end:
-            frame = frame_at(body, position, end - position)
-            if frame is None or body[position] >> 4 != _PUBLISH or frame[0] + 2 > frame[1]:
+            first = body[position]
+            if first < _FIRST_TYPE:  # the version of what is behind it
+                self._hand_out(run, body[run_at:position], run_count)
+                run = None
+                if first not in _VERSIONS:
+                    raise FrameError(f"LIVE frame: expected a PUBLISH packet at byte {position}")
+                self.is_v5 = is_v5 = first == _V5
+                position += 1
+                continue
+            start = position + 2
+            if start < end and body[position + 1] < 128:  # most are: a call less
+                stop = start + body[position + 1]
+            else:
+                start, stop = frame_at(body, position, end - position) or (end, end)
+            topic_at = start + 2
+            if first >> 4 != _PUBLISH or topic_at > stop or stop > end:
                 raise FrameError(f"LIVE frame: expected a PUBLISH packet at byte {position}")
-            start, stop = frame
-            topic_end = start + 2 + (body[start] << 8 | body[start + 1])
-            if topic_end >= stop:
+            topic_end = payload_at = topic_at + (body[start] << 8 | body[start + 1])
+            if first & _QOS_BITS:
+                payload_at += 2
+            if is_v5:
+                payload_at += 1
+            if payload_at > stop:
                 raise FrameError(f"LIVE frame: expected a topic at byte {start}")
-            topic = body[start + 2 : topic_end]
-            routes = self._routes.of(topic)
-            is_bare = body[position] == _PLAIN_QOS0 and not body[topic_end]
-            if is_bare and routes.is_plain and not routes.groups:
+            topic = body[topic_at:topic_end]
+            routes = known(topic) or self._routes.of(topic)
+            is_bare = (
+                is_unwatched
+                and routes.is_plain
+                and not routes.groups
+                and not (is_v5 and body[payload_at - 1])
+            )
+            if is_bare and first == _PLAIN_QOS0:
                 if routes is not run:
-                    self._hand_out(run, body[run_at:position], run_count)
+                    if run is not None:
+                        self._hand_out(run, body[run_at:position], run_count)
                     run = routes
                     run_at = position
                     run_count = 0
                 # devices send much alike: what begins like this packet is of its topic and size
-                head = body[position : topic_end + 1]
+                head = body[position:payload_at]
                 size = stop - position
                 run_count += 1
                 position = stop
@@ -135,42 +170,71 @@ class Inbox:
                     run_count += 1
                     position += size
                 continue
-            self._hand_out(run, body[run_at:position], run_count)
-            run = None
-            message = self._message(body, position, start, topic_end, stop, topic)
-            position = run_at = stop
-            run_count = 0
-            if message.qos:
-                if self._deliver(message, topic, routes, following):
+            if run is not None:
+                self._hand_out(run, body[run_at:position], run_count)
+                run = None
+            if is_bare and first == _PLAIN_QOS1 and routes.is_live:
+                packet = body[position:stop]
+                if self._deliver_bare(
+                    packet, topic_end - position, payload_at - position, topic, routes, following
+                ):
                     held.append(following)
                 following += 1
             else:
-                routes.deliver(message, topic)
-        self._hand_out(run, body[run_at:position], run_count)
-        return following - first, held
+                message = self._message(body, position, topic_end, stop, topic)
+                if message.qos:
+                    if self._deliver(message, topic, routes, following):
+                        held.append(following)
+                    following += 1
+                else:
+                    routes.deliver(message, topic)
+            position = stop
+        if run is not None:
+            self._hand_out(run, body[run_at:position], run_count)
+        return following - first_position, held
 
     def _hand_out(self, routes: Routes[Session] | None, chunk: bytes, count: int) -> None:
         if routes is None or routes.is_empty:
             return
         forwarding = self._hub.forwarding
-        if routes.plain_v5:
-            forwarding.hand_out(self, routes.plain_v5, chunk, count)
-        if routes.plain_v3:
-            forwarding.hand_out(self, routes.plain_v3, in_other_version(chunk, from_v5=True), count)
+        same, other = routes.plain_v3, routes.plain_v5
+        if self.is_v5:
+            same, other = other, same
+        if same:
+            forwarding.hand_out(self, same, chunk, count)
+        if other:
+            forwarding.hand_out(self, other, in_other_version(chunk, from_v5=self.is_v5), count)
 
     def _message(
-        self, body: bytes, position: int, start: int, topic_end: int, stop: int, topic: bytes
+        self, body: bytes, position: int, topic_end: int, stop: int, topic: bytes
     ) -> Message:
         first = body[position]
         qos = first >> 1 & 3
         reader = Reader(body, topic_end, stop, "PUBLISH")
         if qos:
             reader.u16()
-        properties: dict[str, Any] = decode_properties(reader, p.CLIENT_PUBLISH)
+        properties: dict[str, Any] = {}
+        if self.is_v5:
+            properties = decode_properties(reader, p.CLIENT_PUBLISH)
         return Message(
             topic.decode(), body[reader.position : stop], qos, first & 1 == 1, self.client, self.now_ns,
             properties or None, False, (), Receipt() if qos else None,
         )  # fmt: skip
+
+    def _deliver_bare(
+        self,
+        packet: bytes,
+        topic_end: int,
+        payload_at: int,
+        topic: bytes,
+        routes: Routes[Session],
+        key: int,
+    ) -> bool:
+        """Hand a QoS 1 packet without properties to its subscribers; returns whether slow ones hold it."""
+        receipt = self._hub.forwarding.deliver_qos1(
+            self, topic, routes, packet, topic_end, payload_at
+        )
+        return receipt is not None and self._hold(receipt, key)
 
     def _deliver(self, message: Message, topic: bytes, routes: Routes[Session], key: int) -> bool:
         """Hand a message of QoS 1 or 2 to its subscribers; returns whether slow ones hold it."""
@@ -180,6 +244,9 @@ class Inbox:
         log.came = None
         receipt = message.receipt
         assert receipt is not None
+        return self._hold(receipt, key)
+
+    def _hold(self, receipt: Receipt, key: int) -> bool:
         full_queues = receipt.full_queues
         receipt.close()
         if not full_queues:

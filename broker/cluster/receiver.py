@@ -53,6 +53,7 @@ class Receiver:
             self.held.clear()
             self._answers.clear()
             self._inbox = self._new_inbox()
+        self._inbox.begin()
         if hello.log != self.log_heard:
             self.log_heard = hello.log
             self.kept = self.came = self._sealed_at = 0

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.cluster.frames import (
+    MARK_V3,
+    MARK_V5,
     OF_LOG,
     Frame,
     FrameError,
@@ -26,7 +28,6 @@ from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
 from broker.routing.router import Target
 from broker.session.outbox import Outbox
-from broker.session.state import UNLIMITED_BYTES
 
 # Bytes of packets in one frame, unless one alone is larger.
 _FRAME_BYTES: Final = 256 * 1024
@@ -49,12 +50,12 @@ class Sender:
         self.durable = RemoteCell(peer, self, is_durable=True)
         self.cells = (self.live, self.durable)
         self._transits = Transits()
-        self._barrier = 0
+        self.barrier = 0
         """Live messages of QoS 1 wait until the other cell has committed all below this offset; 0 for none."""
         self._corked: list[Transit] = []
 
-    def resume(self, hello: Hello, incarnation: str) -> list[bytes]:
-        """Packets to send again to a cell that said HELLO to this incarnation of this cell.
+    def resume(self, hello: Hello, incarnation: str) -> list[Transit]:
+        """Messages to send again to a cell that said HELLO to this incarnation of this cell.
 
         Raises:
             FrameError: it has more than was sent.
@@ -68,22 +69,22 @@ class Sender:
             raise FrameError(f"HELLO frame: expected fewer live messages than {hello.live}")
         return again
 
-    def begin(self, again: Sequence[bytes], kept: int, came: int) -> None:
+    def begin(self, again: Sequence[Transit], kept: int, came: int) -> None:
         """The link is up. The other cell has committed all of the log below ``kept``, and got all below ``came``."""
         for cell in self.cells:
-            cell.box = cell.fast = self.box
+            cell.fast = self.box
             cell.is_waited_for = True
         self.is_crowded = False
-        if again:
-            self.send_live(again)
+        self.box.is_v5 = True
+        for transit in again:
+            self.box.put(transit.packet, is_v5=transit.is_v5)
         self.log.begin(kept, came)
 
     def end(self) -> None:
         """The link is down."""
         lost = sum(map(_qos0_in, self.box.take()))
-        self._hub.context.figures.sent[0].value -= self.box.take_count()
         for cell in self.cells:
-            cell.box = cell.fast = None
+            cell.fast = None
             self._hub.backpressure.relieved(cell)
         self.is_crowded = False
         self.peer.count_dropped("link_lost", lost)
@@ -106,36 +107,53 @@ class Sender:
 
     def send_live(self, packets: Sequence[bytes]) -> int:
         """Send packets in as few frames as they fit into; returns their bytes."""
-        count = self.box.take_count()
-        if count:  # counted as sent to clients where they were handed out
-            self._hub.context.figures.sent[0].value -= count
-            self.peer.sent_live.value += count
+        total = sum(map(len, packets))
+        if total <= _FRAME_BYTES:
+            self.peer.send(b"".join((header(FrameType.LIVE, total), *packets)))
+            return total
         size = 0
-        total = 0
         parts: list[bytes] = []
         for packet in packets:
             if size and size + len(packet) > _FRAME_BYTES:
-                self.peer.send(header(FrameType.LIVE, size) + b"".join(parts))
+                self.peer.send(b"".join((header(FrameType.LIVE, size), *parts)))
                 parts = []
-                total += size
                 size = 0
             parts.append(packet)
             size += len(packet)
-        self.peer.send(header(FrameType.LIVE, size) + b"".join(parts))
-        return total + size
+        self.peer.send(b"".join((header(FrameType.LIVE, size), *parts)))
+        return total
 
     def send_qos0(self, outgoing: Outgoing, retain: bool) -> None:
         """Send a message of QoS 0, or drop and count it."""
         if not self.peer.is_up:
             self.peer.count_dropped("link_lost", 1)
             return
-        self.peer.sent_live.value += 1
-        packet = packet_of(outgoing, 0, self._hub.context.clock.now_ns(), retain=retain)
         if self.is_crowded and not self.takes_more():
-            self.peer.sent_live.value -= 1
             self.peer.count_dropped("link_full", 1)
             return
-        self.box.add_sent(packet)
+        self.peer.sent_live.value += 1
+        packet = packet_of(outgoing, 0, self._hub.context.clock.now_ns(), retain=retain)
+        self.box.put(packet, is_v5=True)
+
+    def send_run(self, packets: bytes, count: int, *, is_v5: bool) -> None:
+        """Send QoS 0 packets over a link that is full, or drop and count them."""
+        if not self.peer.is_up:
+            self.peer.count_dropped("link_lost", count)
+        elif self.is_crowded and not self.takes_more():
+            self.peer.count_dropped("link_full", count)
+        else:
+            self.peer.sent_live.value += count
+            self.box.put(packets, is_v5=is_v5)
+
+    def forward(self, packet: bytes, *, is_v5: bool) -> Transit:
+        """Send a QoS 1 packet without properties as it came, while nothing has to wait."""
+        transit = Transit(self._hub.withholding, packet, is_v5)
+        self.peer.sent_live.value += 1
+        self.box.put(packet, is_v5=is_v5)
+        if self._transits.add(transit):
+            self._crowd()
+            self._hub.backpressure.crowded(self.live)
+        return transit
 
     def send_acknowledged(
         self, cell: RemoteCell, outgoing: Outgoing, qos: int, retain: bool
@@ -161,33 +179,33 @@ class Sender:
         if not waits and (is_over or (receipt is not None and receipt.is_over)):
             self.peer.count_dropped("link_full", 1)
             return
-        transits.add(transit)
+        is_many = transits.add(transit)
         self.peer.sent_live.value += 1
-        if self._barrier:
+        if self.barrier:
             transit.is_corked = True
             self._corked.append(transit)
         elif self.peer.is_up:
-            self.box.add_sent(transit.packet)
-        if len(transits) * 2 > MAX_TRANSITS or transits.size_bytes * 2 > MAX_TRANSIT_BYTES:
+            self.box.put(transit.packet, is_v5=True)
+        if is_many:
             self._crowd()
             self._hub.backpressure.crowded(cell)
 
     def hold_up_live(self) -> None:
         """Messages for a filter came by the session log until now: those that come live must not overtake them."""
-        self._barrier = self._hub.session_log.since_offset
+        self.barrier = self._hub.session_log.since_offset
         self._hub.context.writer.when_committed(lambda _: self.uncork())
 
     def uncork(self) -> None:
         """Send what had to wait for the session log, once that is with the other cell."""
-        if not self._barrier or not self.log.is_past(self._barrier):
+        if not self.barrier or not self.log.is_past(self.barrier):
             return
-        self._barrier = 0
+        self.barrier = 0
         corked = self._corked
         self._corked = []
         for transit in corked:
             transit.is_corked = False
             if self.peer.is_up:
-                self.box.add_sent(transit.packet)
+                self.box.put(transit.packet, is_v5=True)
 
     def check_crowd(self) -> None:
         """While the kernel takes no more, and much waits, each further packet is counted before it may wait too."""
@@ -228,7 +246,7 @@ class Sender:
         ):
             self.is_crowded = False
             for cell in self.cells:
-                cell.fast = cell.box
+                cell.fast = self.box
                 self._hub.backpressure.relieved(cell)
 
     def take_taken(self, frame: Frame) -> None:
@@ -250,12 +268,23 @@ class Sender:
 class LinkBox(Outbox):
     """Packets that wait to be put into a frame: at the end of a turn, or once the kernel took the one before."""
 
-    __slots__ = ("_counted", "_sender", "_weighed", "_weighed_bytes")
+    __slots__ = ("_sender", "_weighed", "_weighed_bytes", "is_v5")
 
     def __init__(self, sender: Sender) -> None:
         super().__init__(sender.peer.hub.context.pending_writes, sender.write)
         self._sender = sender
-        self._counted = self._weighed = self._weighed_bytes = 0
+        self.is_v5 = True
+        """True if the last packets are of version 5."""
+        self._weighed = self._weighed_bytes = 0
+
+    def put(self, packets: bytes, *, is_v5: bool) -> None:
+        """Send packets of a version in the present turn."""
+        if is_v5 is not self.is_v5:
+            self.is_v5 = is_v5
+            self.chunks.append(MARK_V5 if is_v5 else MARK_V3)
+        self.chunks.append(packets)
+        if not self.is_dirty:
+            self.mark()
 
     def take(self) -> list[bytes]:
         """Take out what waits."""
@@ -272,21 +301,6 @@ class LinkBox(Outbox):
             self._weighed = len(chunks)
         return self._weighed_bytes
 
-    def add(self, chunk: bytes) -> None:
-        """A packet that goes the careful way, since the link is full."""
-        sender = self._sender
-        if sender.is_crowded and not sender.takes_more():
-            self.messages_out -= 1
-            sender.peer.count_dropped("link_full", 1)
-            return
-        super().add(chunk)
-
-    def add_sent(self, packet: bytes) -> None:
-        """A packet that the link counts itself."""
-        self.chunks.append(packet)
-        if not self.is_dirty:
-            self.mark()
-
     def flush(self) -> int:
         self.is_dirty = False
         sender = self._sender
@@ -296,30 +310,14 @@ class LinkBox(Outbox):
         chunks = self.take()
         return sender.send_live(chunks) if chunks else 0
 
-    def take_count(self) -> int:
-        """Number of QoS 0 messages that connections added since the last call."""
-        count = self.messages_out - self._counted
-        self._counted = self.messages_out
-        return count
-
-
-class _ClosedWindow:
-    """The window of a subscriber that wants to see each message of QoS 1 and 2."""
-
-    quota = 0
-
-
-_CLOSED: Final = _ClosedWindow()
-
 
 class RemoteCell:
     """Another cell among the subscribers of a topic: for filters with live subscribers only, or durable ones too.
 
-    Has what the router and the ways of a message look at of ``broker.session.session.Session``.
+    Has what the router and the session log look at of ``broker.session.session.Session``.
     """
 
     __slots__ = (
-        "box",
         "client_id",
         "fast",
         "is_durable",
@@ -329,12 +327,9 @@ class RemoteCell:
         "sender",
     )
 
-    is_v5 = True
-    is_ended = has_to_wait = keeps_qos0 = is_behind = False
+    is_v5: bool | None = None
+    is_ended = is_behind = False
     may_have = None
-    max_packet_bytes = UNLIMITED_BYTES
-    window = _CLOSED
-    queue: Sequence[object] = ()
     owner = None
 
     def __init__(self, peer: Peer, sender: Sender, *, is_durable: bool) -> None:
@@ -343,8 +338,8 @@ class RemoteCell:
         self.is_durable = is_durable
         self.client_id = peer.client_id
         self.name = f"cell {peer.number}"
-        self.box: Outbox | None = None
-        self.fast: Outbox | None = None
+        self.fast: LinkBox | None = None
+        """Where packets go while the link is up and takes more; else each is checked first."""
         self.is_waited_for = True
 
     @property
@@ -355,18 +350,30 @@ class RemoteCell:
     @property
     def is_away(self) -> bool:
         """True if the link is down."""
-        return self.box is None
+        return not self.peer.is_up
 
-    def take_packets(self, packets: bytes, count: int) -> bool:
-        """Send ``count`` encoded QoS 0 PUBLISH; False if ``deliver`` must check each first."""
+    @property
+    def takes_acknowledged(self) -> bool:
+        """True if ``forward`` may be called: the link is up and takes more, and nothing waits for the session log."""
+        return self.fast is not None and not self.sender.barrier
+
+    def take_run(self, packets: bytes, count: int, *, is_v5: bool) -> None:
+        """Send ``count`` encoded QoS 0 PUBLISH without properties, or drop and count them."""
         box = self.fast
         if box is None:
-            return False
-        box.chunks.append(packets)
-        if not box.is_dirty:
-            box.mark()
+            self.sender.send_run(packets, count, is_v5=is_v5)
+            return
+        if is_v5 is not box.is_v5:
+            box.put(packets, is_v5=is_v5)
+        else:
+            box.chunks.append(packets)
+            if not box.is_dirty:
+                box.mark()
         self.peer.sent_live.value += count
-        return True
+
+    def forward(self, packet: bytes, *, is_v5: bool) -> Transit:
+        """Send a QoS 1 PUBLISH without properties; returns what its acknowledgement waits for."""
+        return self.sender.forward(packet, is_v5=is_v5)
 
     def deliver(
         self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
@@ -394,11 +401,6 @@ class RemoteCell:
         del outgoing
         self.peer.count_dropped(why, 1)
 
-    def count_dropped(self, why: str, count: int) -> None:
-        """Count messages that it does not get since the link is down."""
-        del why
-        self.peer.count_dropped("link_lost", count)
-
 
 def packet_of(outgoing: Outgoing, qos: int, now_ns: int, *, retain: bool) -> bytes:
     """The PUBLISH as it is sent to another cell."""
@@ -408,6 +410,8 @@ def packet_of(outgoing: Outgoing, qos: int, now_ns: int, *, retain: bool) -> byt
 
 def _qos0_in(packets: bytes) -> int:
     """Number of QoS 0 PUBLISH in packets that follow each other."""
+    if packets in (MARK_V5, MARK_V3):
+        return 0
     count = 0
     position = 0
     end = len(packets)

@@ -169,6 +169,11 @@ class Withholding:
         receipt.wait_for(queue, size_bytes)
         return True
 
+    @property
+    def is_full(self) -> bool:
+        """True if so much is withheld that further messages may be refused."""
+        return self._bytes > self._most_bytes
+
     def let_go(self, acknowledgement: Acknowledgement, size_bytes: int) -> None:
         """Another cell lets an acknowledgement go."""
         self._messages -= 1

@@ -7,13 +7,14 @@ subscribers are one object, so that a run of packets on different topics to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from broker.codec.encode import qos0_packets
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
 from broker.core.message import Message
+from broker.core.receipt import Withholder
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.core.topic_trie import FilterTrie
@@ -24,9 +25,12 @@ class Subscriber(Protocol):
     """Routing's view of a session."""
 
     client_id: str
-    is_v5: bool
     is_durable: bool
     """True if messages of QoS 1 and 2 for it go through the session log, since it must outlive the process."""
+
+    @property
+    def is_v5(self) -> bool | None:
+        """Whether it has MQTT 5; None for a cell, which takes packets of either version as they come (``Relay``)."""
 
     @property
     def outlives(self) -> bool:
@@ -51,6 +55,20 @@ class Subscriber(Protocol):
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
         """Count a message that it does not get, by reason."""
+
+
+class Relay(Protocol):
+    """Another cell, as a subscriber that takes packets as they came (``broker.cluster.sender``)."""
+
+    @property
+    def takes_acknowledged(self) -> bool:
+        """True if ``forward`` may be called: nothing has to be known of a message of QoS 1."""
+
+    def take_run(self, packets: bytes, count: int, *, is_v5: bool) -> None:
+        """Send ``count`` encoded QoS 0 PUBLISH without properties, or drop and count them."""
+
+    def forward(self, packet: bytes, *, is_v5: bool) -> Withholder:
+        """Send a QoS 1 PUBLISH without properties; returns what its acknowledgement waits for."""
 
 
 class Listener(Protocol):
@@ -137,8 +155,9 @@ Keep = Callable[[Outgoing, Sequence[Target[S | RoutedGroup]], bool], None]
 class Routes(Generic[S]):
     """Receivers of the messages of a topic.
 
-    ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: nothing but the QoS bears
-    on what is sent, and there is no share group or there is one alone, ``only_group``. ``is_live`` adds that there is
+    ``plain_v3``, ``plain_v5`` and ``cells`` hold every subscriber by protocol version when ``is_plain``: nothing but
+    the QoS bears on what is sent, and there is no share group or there is one alone, ``only_group``. ``cells`` are
+    other cells with the QoS of what they get, ``own`` the entries of this one's clients. ``is_live`` adds that there is
     no group and no subscriber that outlives its connection. ``plain_qos`` is the highest QoS of messages that all
     subscribers get alike, as QoS 0: 2 where no subscription asks for more, -1 where they differ. ``watch`` is to see
     what goes the short way.
@@ -147,8 +166,8 @@ class Routes(Generic[S]):
     watch: Watch | None = None
 
     __slots__ = (
-        "__weakref__", "_keep", "_known_targets", "entries", "groups", "is_empty", "is_live", "is_plain", "matched",
-        "only_group", "plain_qos", "plain_v3", "plain_v5",
+        "__weakref__", "_keep", "_known_targets", "cells", "entries", "groups", "is_empty", "is_live", "is_plain",
+        "matched", "only_group", "own", "plain_qos", "plain_v3", "plain_v5",
     )  # fmt: skip
 
     def __init__(
@@ -165,8 +184,16 @@ class Routes(Generic[S]):
         self.plain_qos = -1
         if self.is_plain and not groups:
             self.plain_qos = 0 if any(entry.qos for entry in entries) else 2
-        self.plain_v3 = [entry.subscriber for entry in entries if not entry.subscriber.is_v5]
+        self.plain_v3 = [entry.subscriber for entry in entries if entry.subscriber.is_v5 is False]
         self.plain_v5 = [entry.subscriber for entry in entries if entry.subscriber.is_v5]
+        self.cells: list[tuple[Relay, int]] = [
+            (cast(Relay, entry.subscriber), entry.qos)
+            for entry in entries
+            if entry.subscriber.is_v5 is None
+        ]
+        self.own = self.entries
+        if self.cells:
+            self.own = tuple(entry for entry in entries if entry.subscriber.is_v5 is not None)
         self._known_targets: dict[tuple[int, bool], Sequence[Target[S]]] | None = None
         self.matched: list[tuple[S, Subscription]] | None = None
         """Subscriptions that these were first made of, kept so that the identities stay in use."""
@@ -237,6 +264,10 @@ class Routes(Generic[S]):
                     if not session.take_packets(packets, len(run)):
                         for message, topic in run:
                             session.deliver(Outgoing(message, topic), 0, False, ())
+        if self.cells:
+            packets = qos0_packets(run, is_v5=False)
+            for cell, _ in self.cells:
+                cell.take_run(packets, len(run), is_v5=False)
 
 
 class WatchedRoutes(Routes[S]):

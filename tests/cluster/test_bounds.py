@@ -51,7 +51,7 @@ def test_topics_of_other_cells_are_remembered_within_a_bound_of_bytes() -> None:
     for number in range(20_000):
         routes.of(f"{number:05}/{'x' * 1000}".encode())
         if number % 1000 == 100:
-            assert 0 < sum(map(len, routes._known)) <= inbox._MOST_TOPIC_BYTES
+            assert 0 < sum(map(len, routes.known)) <= inbox._MOST_TOPIC_BYTES
     del made[:]
     long = ("y" * 60_000).encode()
     assert routes.of(long) is not routes.of(long)

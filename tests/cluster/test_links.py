@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.frames import MARK_V3, MARK_V5, FrameError
+from broker.cluster.inbox import Inbox, OwnRoutes
+from broker.codec.encode import encode_packet
 from broker.codec.packets import (
     PubAck,
     PubComp,
@@ -90,6 +93,107 @@ async def test_the_highest_qos_and_retain_as_published_are_what_travels(tmp_path
         [at_low], [at_high] = await receive(low, 1), await receive(high, 1)
         assert (at_low.qos, at_low.retain) == (0, False)
         assert (at_high.qos, at_high.retain, at_high.properties) == (1, True, properties)
+
+
+@pytest.mark.parametrize("subscribed_qos", [0, 1])
+@on_loop
+async def test_packets_of_all_versions_come_in_order_in_the_subscribers_version(
+    subscribed_qos: int, tmp_path: Path
+) -> None:
+    total = 40
+    async with cells(2, tmp_path) as (one, two):
+        publishers = {
+            f"{version}": await one.node.client(f"p{version}", version) for version in (4, 5)
+        }
+        subscribers = [
+            await cell.node.client(f"s{version}", version)
+            for cell in (one, two)
+            for version in (4, 5)
+        ]
+        for subscriber in subscribers:
+            await subscriber.subscribe(SubscriptionRequest("+/x", subscribed_qos))
+        for number in range(1, total + 1):
+            for name, publisher in publishers.items():
+                qos = number // 3 % 2
+                properties = {"Content-Type": "c"} if name == "5" and number % 7 == 0 else {}
+                publisher.send(
+                    Publish(
+                        f"{name}/x",
+                        b"%d" % number,
+                        qos,
+                        packet_id=number if qos else 0,
+                        properties=properties,
+                    )
+                )
+                if number % 5 == 0:
+                    await publisher.drain()
+        for subscriber in subscribers:
+            packets = await receive(subscriber, 2 * total)
+            for name in publishers:
+                of_one = [packet for packet in packets if packet.topic == f"{name}/x"]
+                assert [int(packet.payload) for packet in of_one] == list(range(1, total + 1))
+                assert {packet.qos for packet in of_one} == {0, subscribed_qos}
+            assert sum("Content-Type" in packet.properties for packet in packets) == (
+                total // 7 if subscriber.version == 5 else 0
+            )
+        wanted = [number for number in range(1, total + 1) if number // 3 % 2]
+        for publisher in publishers.values():
+            assert [(await publisher.expect(PubAck)).packet_id for _ in wanted] == wanted
+
+
+@on_loop
+async def test_a_live_body_of_other_bytes_is_messages_or_one_error(tmp_path: Path) -> None:
+    chance = Random(7)
+    whole = [
+        encode_packet(Publish(f"t/{number}", b"x" * number, qos, packet_id=qos), version)
+        for number in (0, 1, 200)
+        for qos in (0, 1)
+        for version in (4, 5)
+    ]
+    errors = 0
+    async with cells(1, tmp_path) as (one,):
+        hub = one.node.server.hub
+        subscriber = await one.node.client("s", 5)
+        await subscriber.subscribe(SubscriptionRequest("#", 1))
+        for _ in range(2000):
+            pieces = [*chance.choices(whole, k=3), *chance.choices((MARK_V3, MARK_V5), k=2)]
+            chance.shuffle(pieces)
+            body = bytearray(b"".join(pieces))
+            if chance.random() < 0.2:
+                del body[chance.randrange(1, len(body)) :]
+            for _ in range(chance.randrange(4)):
+                body[chance.randrange(len(body))] = chance.randrange(256)
+            inbox = Inbox(hub, OwnRoutes(hub), lambda _key: None)
+            try:
+                count, held = inbox.take_live(bytes(body), 0)
+            except FrameError:
+                errors += 1
+            else:
+                assert len(held) <= count
+        assert 200 < errors < 1800
+
+
+@on_loop
+async def test_acknowledgements_keep_their_order_behind_messages_that_cross(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 4)
+        near = await one.node.client("near", 4)
+        away = await two.node.client("away", 4)
+        await near.subscribe(SubscriptionRequest("near", 1))
+        await near.subscribe(SubscriptionRequest("near0", 0))
+        await away.subscribe(SubscriptionRequest("away", 1))
+        topics = ("away", "near", "near0", "no one", "away", "near")
+        for turn in range(10):
+            ids = range(1, len(topics) + 1)
+            publisher.send(
+                *(
+                    Publish(topic, b"%d" % turn, 1, packet_id=packet_id)
+                    for topic, packet_id in zip(topics, ids, strict=True)
+                )
+            )
+            assert [(await publisher.expect(PubAck)).packet_id for _ in ids] == list(ids)
+        assert len(await receive(near, 30)) == 30
+        assert len(await receive(away, 20)) == 20
 
 
 @on_loop
@@ -280,7 +384,7 @@ async def test_a_cut_link_loses_doubles_and_reorders_nothing(
     chance = Random(seed)
     total = 60
     async with cells(2, tmp_path) as (one, two):
-        publisher = await one.node.client("p", 5)
+        publisher = await one.node.client("p", 5 - (seed + qos) % 2)
         live = await two.node.client("live", 5)
         await live.subscribe(SubscriptionRequest("t", 2))
         if seed:  # by the session log, and not live

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from broker.codec.encode import publish_parts
+from broker.codec.encode import publish_parts, qos0_packets
 from broker.codec.framing import plain_publishes
 from broker.codec.outgoing import Outgoing
 from broker.codec.primitives import PACKET_ID_BYTES, malformed, protocol_error
+from broker.connection.acknowledgements import Answers
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
@@ -20,7 +21,7 @@ from broker.connection.permits import FindKind, FindPlan
 from broker.connection.withholding import Withholding
 from broker.core.client import Client
 from broker.core.message import Message
-from broker.core.receipt import Receipt
+from broker.core.receipt import FullQueue, Receipt
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Kind, Plans, SessionRoutes, TopicPlan
 from broker.routing.router import RunRecorder
@@ -41,6 +42,8 @@ _WATCHED: Final = frozenset(
         "client.check_authz_complete",
     )
 )
+# Bytes of a publisher's messages that wait for other cells: with more, the next ones go the long way.
+_MOST_HELD_BYTES: Final = 512 * 1024
 _PUBACK: Final = b"\x40\x02"
 _PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
 
@@ -85,6 +88,11 @@ class Forwarding:
         """True if nothing has to be known of each message now."""
         if self._has_dead_letters or self._admission.drops_qos0:
             return False
+        return _WATCHED.isdisjoint(self._events.wanted)
+
+    @property
+    def is_unwatched(self) -> bool:
+        """True if nothing has to be known of each message that another cell took."""
         return _WATCHED.isdisjoint(self._events.wanted)
 
     def finders(self, c: Connection) -> tuple[FindPlan, FindPlan, FindKind]:
@@ -150,6 +158,9 @@ class Forwarding:
         self.hand_out(c, same, chunk, count)
         if other:
             self.hand_out(c, other, in_other_version(chunk, from_v5=c.is_v5), count)
+        if routes.cells:
+            for cell, _ in routes.cells:
+                cell.take_run(chunk, count, is_v5=c.is_v5)
         return count
 
     def _run_picked(
@@ -226,8 +237,10 @@ class Forwarding:
             (routes.plain_v5, routes.plain_v3) if is_v5 else (routes.plain_v3, routes.plain_v5)
         )
         is_watched = routes.watch is not None and routes.watch.is_shown
-        return bool(other or is_watched or routes.only_group) or any(
-            session.fast is None for session in same
+        return (
+            bool(other or is_watched or routes.only_group)
+            or any(session.fast is None for session in same)
+            or any(not cell.takes_acknowledged for cell, _ in routes.cells)
         )
 
     def hand_out(self, c: Source, sessions: list[Session], chunk: bytes, count: int) -> None:
@@ -317,7 +330,9 @@ class Forwarding:
         to them as QoS 0 is gathered with the messages that follow (``broker.pipeline.pipeline.Together``)."""
         answers = c.answers
         routes = plan.routes
-        if answers.waiting or answers.batches or answers.held or not routes.is_live:
+        if answers.waiting or answers.batches or not routes.is_live:
+            return 0
+        if (answers.held or routes.cells) and not self._may_cross(answers, routes):
             return 0
         packet_id = packet[topic_end : topic_end + 2]
         if packet_id == b"\0\0":
@@ -351,10 +366,48 @@ class Forwarding:
             return 1
         if self.together.run:
             self.together.deliver()
+        crossing: list[FullQueue] = []
+        for cell, qos in routes.cells:
+            if qos:
+                crossing.append((cell.forward(packet, is_v5=is_v5), len(packet)))
+            else:
+                message = Message(plan.topic, packet[payload_at:], 0, False, c.client, c.now_ns)
+                cell.take_run(
+                    qos0_packets(((message, plan.topic_bytes),), is_v5=False), 1, is_v5=False
+                )
+        receipt = self.deliver_qos1(c, plan.topic_bytes, routes, packet, topic_end, payload_at)
+        if receipt is not None or crossing:
+            self._withhold(c, packet_id, receipt, crossing)
+        else:
+            c.box.add(_PUBACK + packet_id)
+        return len(routes.entries) + 1
+
+    def _may_cross(self, answers: Answers, routes: SessionRoutes) -> bool:
+        """True if a QoS 1 packet may go to other cells as it came, or its publisher waits for none of their answers."""
+        if answers.held and (
+            not routes.cells or routes.plain_qos > 0 or answers.held_bytes > _MOST_HELD_BYTES
+        ):
+            return False
+        return not self._withholding.is_full and all(
+            cell.takes_acknowledged for cell, _ in routes.cells
+        )
+
+    def deliver_qos1(
+        self,
+        c: Source,
+        topic: bytes,
+        routes: SessionRoutes,
+        packet: bytes,
+        topic_end: int,
+        payload_at: int,
+    ) -> Receipt | None:
+        """Hand a QoS 1 packet without properties to this cell's own subscribers, with identifiers of their own; the
+        receipt if full queues took it or too much is withheld."""
+        is_v5 = c.is_v5
         outgoing: Outgoing | None = None
-        receipt: Receipt | None = None
         head = tail = b""
-        for entry in routes.entries:
+        sent = 0
+        for entry in routes.own:
             session = entry.subscriber
             box = session.fast
             window = session.window
@@ -363,9 +416,9 @@ class Forwarding:
                 or session.queue
             ):
                 if outgoing is None:
-                    receipt = self._unused  # no earlier acknowledgement waits, as checked above
+                    # no earlier acknowledgement waits for a full queue
                     message = Message(
-                        plan.topic,
+                        topic.decode(),
                         packet[payload_at:],
                         1,
                         False,
@@ -374,9 +427,9 @@ class Forwarding:
                         None,
                         False,
                         (),
-                        receipt,
+                        self._unused,
                     )
-                    outgoing = Outgoing(message, plan.topic_bytes)
+                    outgoing = Outgoing(message, topic)
                     outgoing.adopt(
                         is_v5,
                         packet[:topic_end],
@@ -394,29 +447,36 @@ class Forwarding:
             if not box.is_dirty:
                 box.mark()
             box.messages_out += 1
-            figures.sent[1].value += 1
-        if outgoing is not None and receipt is not None:
-            outgoing.message.receipt = None
-            if receipt.full_queues or receipt.is_over:
-                self._unused = Receipt()
-                self._withhold(c, packet_id, receipt)
-                return len(routes.entries) + 1
-        c.box.add(_PUBACK + packet_id)
-        return len(routes.entries) + 1
+            sent += 1
+        self._figures.sent[1].value += sent
+        if outgoing is None:
+            return None
+        outgoing.message.receipt = None
+        receipt = self._unused
+        if not (receipt.full_queues or receipt.is_over):
+            return None
+        self._unused = Receipt()
+        return receipt
 
-    def _withhold(self, c: Connection, packet_id: bytes, receipt: Receipt) -> None:
-        """Withhold the PUBACK of a message that is in full queues.
+    def _withhold(
+        self,
+        c: Connection,
+        packet_id: bytes,
+        receipt: Receipt | None,
+        crossing: list[FullQueue],
+    ) -> None:
+        """Withhold the PUBACK of a message that is in full queues, or on its way to other cells.
 
         Raises:
             PeerError: a full queue did not take it, since too much is withheld.
         """
-        full_queues = receipt.full_queues
-        receipt.close()
-        if receipt.is_over:
-            raise self._withholding.too_much()
+        if receipt is not None:
+            crossing += receipt.full_queues
+            receipt.close()
+            if receipt.is_over:
+                raise self._withholding.too_much()
         identifier = packet_id[0] << 8 | packet_id[1]
-        packet = _PUBACK + packet_id
-        self._withholding.withhold(c, packet, identifier, full_queues, commits=0)
+        self._withholding.withhold(c, _PUBACK + packet_id, identifier, crossing, commits=0)
         self._figures.note_pubacks(0, -1)  # counted when it is sent
 
 
