@@ -34,14 +34,13 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @dataclass(frozen=True, slots=True)
 class ShardPosition:
     """Offsets in a shard: ``first`` up to, not including, ``next``. ``at`` is set when a time was asked for. A shard in
-    another cell of the broker has a ``log``, ``ranges_url`` and ``ticket`` of its own."""
+    another cell of the broker has a ``log`` and ``ticket`` of its own."""
 
     shard: int
     first: int
     next: int
     at: int | None = None
     log: int | None = None
-    ranges_url: str | None = None
     ticket: str | None = None
 
 
@@ -69,7 +68,6 @@ class Positions:
                 int(entry["next_offset"]),
                 None if entry.get("at_offset") is None else int(entry["at_offset"]),
                 None if entry.get("log") is None else int(entry["log"]),
-                entry.get("ranges_url"),
                 entry.get("ticket"),
             )
             for entry in document["shards"]
@@ -85,12 +83,12 @@ class Positions:
             None if document.get("now_us") is None else int(document["now_us"]),
         )
 
-    def place(self, shard: int) -> tuple[str, int, str]:
-        """Address of the range server of a shard, the number of its log there, and the ticket."""
+    def place(self, shard: int) -> tuple[int, str]:
+        """The log of a shard at the range server, and the ticket for it."""
         held = next((entry for entry in self.shards if entry.shard == shard), None)
         if held is None or held.log is None:
-            return self.ranges_url, self.log, self.ticket
-        return held.ranges_url or self.ranges_url, held.log, held.ticket or self.ticket
+            return self.log, self.ticket
+        return held.log, held.ticket or self.ticket
 
     def first(self) -> dict[int, int]:
         """The first offset of each shard."""
@@ -191,8 +189,8 @@ class StreamClient:
     def _range(
         self, where: Positions, shard: int, start: int, end: int, topic_filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        ranges_url, log, ticket = where.place(shard)
-        url = f"{ranges_url.rstrip('/')}/streams/{log}/{shard}?from={start}&to={end}"
+        log, ticket = where.place(shard)
+        url = f"{where.ranges_url.rstrip('/')}/streams/{log}/{shard}?from={start}&to={end}"
         if topic_filter is not None:
             url += f"&filter={urllib.parse.quote(topic_filter, safe='')}"
         with (

@@ -77,7 +77,7 @@ class StreamRecords:
 
     def show_others(self, others: OtherCells) -> None:
         """Show the shards of other cells too."""
-        self._streams.others = others
+        self._reader.others = others
 
     def unread(self) -> dict[str, dict[int, int]]:
         """By stream and shard, the first offset that some table of this process has not read."""

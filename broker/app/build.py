@@ -464,6 +464,7 @@ class Node:
         """Services of the broker for features."""
         server = self.server
         streams = self.streams
+        place = None if self.steering is None else self.steering.place
         values = StoredValues(self.writer)
         backtest = [sys.executable, "-m", "broker.app.backtest"]
         queues = StoredQueues(self.writer, self.clock, self.metrics)
@@ -474,8 +475,7 @@ class Node:
                 self.identity.origin,
                 self.own_dir,
                 backtest,
-                0 if self.steering is None else self.steering.place.number,
-                1 if self.steering is None else self.steering.place.count,
+                *(() if place is None else (place.number, place.count)),
             ),
             MessagingPort(
                 self.events,

@@ -148,6 +148,7 @@ def _batches(
     api: ApiClient, name: str, shard: int, first: int, end: int, topics: str | None
 ) -> Iterator[pa.RecordBatch]:
     where = api.get(f"{name_path('/streams', name)}/positions")
+    where |= next(row for row in where["shards"] if row["shard"] == shard)  # its own log, if any
     query = urlencode({"from": first, "to": end} | ({} if topics is None else {"filter": topics}))
     url = f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {where['ticket']}"})

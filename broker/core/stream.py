@@ -108,6 +108,11 @@ class StreamHistory:
         """Records with their offsets, at most ``limit`` and never more than 10,000, from an offset on."""
         raise NotFound("stream", stream)
 
+    def time_of(self, stream: str, shard: int, offset: int) -> int | None:
+        """When a record was published, in microseconds since 1970; None if it was removed, or is not known here. Of a
+        shard in another cell, a time at which or after which it was."""
+        raise NotFound("stream", stream)
+
 
 def no_positions(name: str, at_us: int | None = None) -> Mapping[str, Any]:
     """Positions in a stream of a node without streams."""

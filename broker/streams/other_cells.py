@@ -47,6 +47,14 @@ class OtherCells:
             cell: streams[name] for cell, streams in sorted(self._heard.items()) if name in streams
         }
 
+    def unread(self, name: str, shard: int) -> tuple[int, int] | None:
+        """The first record of a shard that some table has not read, and when it was published."""
+        for stream in self.of(name).values():
+            for held in stream["shards"]:
+                if held["shard"] == shard and "unread" in held:
+                    return held["unread"], held["unread_us"]
+        return None
+
     def require(self, name: str) -> dict[int, Heard]:
         """The same of all cells.
 

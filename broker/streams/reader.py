@@ -11,6 +11,7 @@ from broker.core.stream import ShardRange, StreamHistory, StreamRecord
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue
+from broker.streams.other_cells import OtherCells
 from broker.streams.tier.logs import Logs
 from broker.streams.topic_index.pages import IndexPages
 
@@ -64,6 +65,8 @@ class StreamReader(StreamHistory):
         self._catalogue = catalogue
         self._pages = pages
         self._logs: Logs = store if logs is None else logs
+        self.others: OtherCells | None = None
+        """The shards in other cells, where this process answers for several."""
 
     def extent(self, name: str) -> Extent:
         """Content of the stream on this machine now.
@@ -124,6 +127,14 @@ class StreamReader(StreamHistory):
         """
         place = self._catalogue.get(stream).shard(shard)
         return list(self._store.read(place, from_offset, min(limit, MAX_RECORDS)))
+
+    def time_of(self, stream: str, shard: int, offset: int) -> int | None:
+        """See ``StreamHistory``."""
+        if self.others is not None and (told := self.others.unread(stream, shard)) is not None:
+            unread, time_us = told
+            return time_us if unread <= offset else None
+        held = self.read(stream, shard, offset, 1)
+        return held[0][1].ts_us if held and held[0][0] == offset else None
 
     def records(
         self,

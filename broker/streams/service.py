@@ -35,11 +35,12 @@ from broker.observe.alarms import Alarms
 from broker.observe.counter_rates import STEP_S, CounterRate
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
+from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender, StreamTraces
 from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.maintenance import Maintenance
-from broker.streams.other_cells import CELL_LOGS, Heard, OtherCells, together
+from broker.streams.other_cells import CELL_LOGS, Heard, together
 from broker.streams.range_client import RangeClient
 from broker.streams.reader import Extent, StreamReader
 from broker.streams.settings import Retention, StreamSettings, StreamSpec, TierSettings
@@ -197,8 +198,8 @@ class StreamService(Contributor):
             alarms,
         )
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
-        self.others: OtherCells | None = None
-        """The shards in other cells, where this process answers for several."""
+        self._unread_times: dict[LogShard, tuple[int, int]] = {}
+        """The first record of a shard that a table of the first cell has not read, and when it was published."""
         self.on_deleted = Signal[()]()
         """A stream was deleted."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -337,50 +338,76 @@ class StreamService(Contributor):
             if at_us is not None:
                 shard["at_offset"] = str(self.reader.offset_at(name, shard_range.shard, at_us))
             shards.append(shard)
-        now_us = str(self._clock.now_ns() // 1000)
+        now_us = self._clock.now_ns() // 1000
+        if (others := self.reader.others) is not None:
+            if at_us is not None:
+                shown = others.at(name, at_us)
+            else:
+                shown = others.require(name) if needs_all else others.of(name)
+            shards += self._elsewhere(shown, until_s)
+            now_us = min([now_us, *(stream["now_us"] for stream in shown.values())])
         place = {
             "stream": name,
             "kind": stream.spec.kind,
             "epoch": stream.epoch,
             "log": stream.log,
-            "now_us": now_us,
+            "now_us": str(now_us),
         }
-        if self.others is not None:
-            if at_us is not None:
-                shown = self.others.at(name, at_us)
-            else:
-                shown = self.others.require(name) if needs_all else self.others.of(name)
-            shards += self._elsewhere(shown, until_s)
         return {**place, "shards": shards, **self._access(stream.log, until_s)}
 
     def _elsewhere(self, shown: Mapping[int, Heard], until_s: float) -> Iterator[ShardOffsets]:
         """The shards of other cells, as readers get them."""
-        assert self.others is not None
+        others = self.reader.others
+        assert others is not None
         for cell, stream in shown.items():
             log = cell * CELL_LOGS + stream["log"]
             ticket = self._access(log, until_s).get("ticket", "")
-            stale: ShardOffsets | dict[str, bool] = (
-                {"stale": True} if self.others.is_away(cell) else {}
-            )
-            for shard in stream["shards"]:
-                yield {**shard, "log": log, "ticket": ticket, **stale}  # type: ignore[typeddict-item]
+            for held in stream["shards"]:
+                shard: ShardOffsets = {
+                    "shard": held["shard"],
+                    "first_offset": held["first_offset"],
+                    "next_offset": held["next_offset"],
+                    "log": log,
+                    "ticket": ticket,
+                }
+                if "at_offset" in held:
+                    shard["at_offset"] = held["at_offset"]
+                if others.is_away(cell):
+                    shard["stale"] = True
+                yield shard
 
     def told(self, names: Sequence[str] | None, at_us: int | None = None) -> dict[str, Spec]:
-        """Streams as the first cell hears of them: as they are shown, and the readable range of each shard, with a time
-        in microseconds since 1970 also the first offset at or after it."""
+        """Streams as the first cell hears of them: as they are shown, the readable range of each shard, the first
+        record that a table there has not read, and with a time in microseconds since 1970 the offset at it."""
         told = {}
         for stream in self._catalogue:
             if names is not None and stream.name not in names:
                 continue
-            shards = []
+            now_us = self._clock.now_ns() // 1000
+            shards: list[Spec] = []
             for held in self.reader.readable(stream.name):
-                shard = _shown_range(held)
+                shard: Spec = {**_shown_range(held), **self._unread_time(stream, held)}
                 if at_us is not None:
                     at = self.reader.offset_at(stream.name, held.shard, at_us)
                     shard["at_offset"] = str(at)
                 shards.append(shard)
-            told[stream.name] = {**self._show(stream), "log": stream.log, "shards": shards}
+            own = {"log": stream.log, "shards": shards, "now_us": now_us}
+            told[stream.name] = {**self._show(stream), **own}
         return told
+
+    def _unread_time(self, stream: Stream, held: ShardRange) -> Spec:
+        """The first record of a shard that a table of the first cell has not read, and when it was published."""
+        unread = (self._unread_elsewhere or {}).get(stream.name, {}).get(held.shard)
+        if unread is None or not held.first_offset <= unread < held.next_offset:
+            return {}
+        place = stream.shard(held.shard)
+        known = self._unread_times.get(place)
+        if known is None or known[0] != unread:
+            time_us = self.reader.time_of(stream.name, held.shard, unread)
+            if time_us is None:
+                return {}
+            known = self._unread_times[place] = unread, time_us
+        return {"unread": known[0], "unread_us": known[1]}
 
     def shards_of(self, name: str) -> int:
         """Number of shards of a stream in this cell. Raises ``NotFound``."""
@@ -515,9 +542,9 @@ class StreamService(Contributor):
             "index_state": self._index_state(stream),
             "tier_state": self.tiers.view(stream),
         }
-        if self.others is None:
+        if self.reader.others is None:
             return own
-        return together(own, list(self.others.of(stream.name).values()))
+        return together(own, list(self.reader.others.of(stream.name).values()))
 
     def _index_state(self, stream: Stream) -> IndexState | None:
         if stream.spec.index == "none":

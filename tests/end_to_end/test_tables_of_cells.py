@@ -45,7 +45,7 @@ class Device:
         self._client.on_publish = self._on_publish
         self._client.connect(*node.mqtt)
         self._client.loop_start()
-        self._thread = threading.Thread(target=self._publish, name=name)
+        self._thread = threading.Thread(target=self._publish, name=name, daemon=True)
         self._thread.start()
 
     def _on_publish(self, _client: Any, _data: Any, mid: int, *_: Any) -> None:

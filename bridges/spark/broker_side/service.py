@@ -23,6 +23,7 @@ from bridges.spark.broker_side.table_spec import (
 )
 from bridges.spark.broker_side.views import TablesForJob
 from bridges.spark.tasks.rule_text import RuleText
+from broker.config.places import Place
 from broker.config.secret_text import with_references
 from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError
@@ -190,13 +191,17 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         super()._put(item)
         start = item.start
         offsets: Mapping[int, int] = {}
-        if start is not None and not (
-            isinstance(start, datetime) and start.timestamp() > time.time()
-        ):
+        if start is not None and not self._is_found_by_job(start):
             where = partial(self.positions_at, item.stream)
             offsets = lake_module("bridges.spark.driver.batch").starts_of(where, start)
         self.states.note_start(item, offsets)
         return self._shown(item)
+
+    def _is_found_by_job(self, start: Place) -> bool:
+        """True for a time to come, and with several cells for any: to ask the others for offsets takes a while."""
+        return isinstance(start, datetime) and (
+            self._services.node.cells > 1 or start.timestamp() > time.time()
+        )
 
     def _compiled(self, spec: Spec) -> LakeTableSpec:
         parsed = parse_spec(spec, self.places, self._services.storage.streams.names(), _SHOWN_ONLY)
@@ -204,7 +209,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._check_key(parsed)
         self._check_layout(parsed)
         self._check_tables(parsed)
-        if parsed.start is not None:
+        if parsed.start is not None and not self._is_found_by_job(parsed.start):
             lake_module("bridges.spark.driver.batch").starts_of(
                 partial(self.positions_at, parsed.stream), parsed.start
             )

@@ -480,11 +480,10 @@ class TableStates:
             self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count
         ]
         before_us = [time_us - 1 for time_us in times if time_us is not None]
-        return (
-            None
-            if len(before_us) < len(times)
-            else rfc3339(min(before_us) * 1000 if before_us else time.time_ns())
-        )
+        if len(before_us) < len(times):
+            return None
+        now_us = int(self._positions(spec.stream).get("now_us") or time.time_ns() // 1000)
+        return rfc3339(min(before_us, default=now_us) * 1000)
 
     def _time_of(self, spec: LakeTableSpec, shard: int, offset: int) -> int | None:
         """When a record that waits was published (µs since 1970), read once while it is the first one; None if it
@@ -492,12 +491,12 @@ class TableStates:
         first_waiting = self._waiting.setdefault(spec.name, {})
         if first_waiting.get(shard, (None, 0))[0] != offset:
             try:
-                records = self._services.storage.history.read(spec.stream, shard, offset, 1)
+                time_us = self._services.storage.history.time_of(spec.stream, shard, offset)
             except SluiceError:
-                records = []
-            if not records:
+                time_us = None
+            if time_us is None:
                 return None
-            first_waiting[shard] = offset, records[0][1].ts_us
+            first_waiting[shard] = offset, time_us
         return first_waiting[shard][1]
 
     def _lag_of(self, name: str, lag: Callable[[LakeTableSpec], float | None]) -> float:
