@@ -192,13 +192,13 @@ class Ingress(Member, Feed):
 
     def _take(
         self, records: Sequence[Incoming]
-    ) -> tuple[list[tuple[Incoming, Awaitable[Outcome]]], list[Room]]:
+    ) -> tuple[list[tuple[Incoming, Awaitable[Outcome]]], list[tuple[Incoming, Room]]]:
         """Raise the events and publish; the records about which a gate asks another process, and what to wait for until
         slow subscribers have room."""
         services = self._services
         name = self.name
         waiting: list[tuple[Incoming, Awaitable[Outcome]]] = []
-        rooms: list[Room] = []
+        rooms: list[tuple[Incoming, Room]] = []
         came_in = services.messaging.events.came_in if self.is_read else None
         for record in records:
             if came_in is not None:
@@ -218,7 +218,7 @@ class Ingress(Member, Feed):
                 services.messaging.publisher.publish, message
             )
             if room is not None:
-                rooms.append(room)
+                rooms.append((record, room))
             if outcome.refusal is not None:
                 self._refused(record, outcome.refusal)
             elif outcome.is_waiting:
@@ -229,15 +229,17 @@ class Ingress(Member, Feed):
     async def _when_decided(
         self,
         waiting: Sequence[tuple[Incoming, Awaitable[Outcome]]],
-        rooms: Sequence[Room],
+        rooms: Sequence[tuple[Incoming, Room]],
         done: Done,
     ) -> None:
         for record, decided in waiting:
             outcome = await decided
             if outcome.refusal is not None:
                 self._refused(record, outcome.refusal)
-        for room in rooms:
-            await room
+        for record, room in rooms:
+            refusal = await room
+            if refusal is not None:
+                self._refused(record, refusal)
         self._services.storage.values.when_committed(done)
 
     def _refused(self, record: Incoming, refusal: Refusal) -> None:

@@ -32,9 +32,7 @@ _log = get_logger(__name__)
 
 _RUN: Final = "run"
 # Not available over several cells: clients hear of it in the CONNACK.
-OF_CELLS: Final = {
-    "mqtt.retain_available": "false",
-}
+OF_CELLS: Final[Mapping[str, str]] = {}
 # Settings of the cells other than the first, which readers and users connect to.
 _OF_OTHERS: Final = {"range_server.bind": "127.0.0.1:0"}
 # In place of a cell's number: the process that moves sessions to their cells.

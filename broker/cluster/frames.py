@@ -47,6 +47,9 @@ class FrameType(IntEnum):
     TAKEN = 5
     LOG = 6
     KEPT = 7
+    RETAINED_ASKED = 8
+    RETAINED_FOUND = 9
+    RETAINED_TOLD = 10
     MEMBERS = 11
     GRANTS = 12
     ANSWERS = 13
@@ -138,6 +141,9 @@ class LoggedRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     client_id: Annotated[str, msgspec.Meta(max_length=65_535)]
     username: Annotated[str, msgspec.Meta(max_length=65_535)] | None = None
     properties: str | None = None
+    stamp: _Number = 0
+    """Stamp of a message for the receiver's retained store, whose payload is a value of it, empty for a deletion; 0 for
+    a message to subscribers."""
 
 
 class LogRecords(msgspec.Struct, array_like=True, frozen=True):
@@ -258,6 +264,57 @@ class Heard(msgspec.Struct, array_like=True, frozen=True):
     """Version of the members that messages published from now on may be given to."""
 
 
+_Name255 = Annotated[str, msgspec.Meta(max_length=255)]
+_Key = Annotated[bytes, msgspec.Meta(max_length=200_000)]
+
+
+class LookUp(msgspec.Struct, array_like=True, frozen=True):
+    """A request for a slice of the retained messages of a cell that match a filter, from a position on."""
+
+    number: _Number
+    filter: _Filter
+    position: _Key
+
+
+class RetainedAsked(msgspec.Struct, array_like=True, frozen=True):
+    """Requests about retained messages. ``settles``, if not 0, asks for RETAINED_TOLD with this number, once all
+    messages with RETAIN that the receiver published before are with the cells of their topics, and with the sender."""
+
+    settles: _Number = 0
+    look_ups: Annotated[list[LookUp], msgspec.Meta(max_length=MAX_LISTED)] = []
+
+
+class FoundSlice(msgspec.Struct, array_like=True, frozen=True):
+    """The answer to a ``LookUp``: keys of topics and values, as the retained store has them. ``as_of`` is the sender's
+    stamp up to which messages were seen; ``position`` is where the next slice begins, None at the end."""
+
+    number: _Number
+    as_of: _Number
+    values: Annotated[list[tuple[_Key, bytes]], msgspec.Meta(max_length=MAX_LISTED)]
+    position: _Key | None
+
+
+class RetainedFound(msgspec.Struct, array_like=True, frozen=True):
+    """Answers to requests of RETAINED_ASKED."""
+
+    slices: Annotated[list[FoundSlice], msgspec.Meta(max_length=MAX_LISTED)]
+
+
+class RetainedTold(msgspec.Struct, array_like=True, frozen=True):
+    """The number and bytes of the sender's retained messages. ``settled`` answers ``RetainedAsked.settles``: later
+    messages of the sender have stamps above ``since``. ``refused`` are messages of the receiver's session log that
+    were not retained: offset, reason, reason code, text."""
+
+    count: _Number
+    size_bytes: _Number
+    settled: _Number = 0
+    since: _Number = 0
+    refused: Annotated[
+        list[tuple[_Number, _Name255, Annotated[int, msgspec.Meta(ge=0x80, le=0xFF)], str]],
+        msgspec.Meta(max_length=MAX_LISTED),
+    ] = []
+
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -272,9 +329,14 @@ _BODIES: Final[dict[type[msgspec.Struct], FrameType]] = {
     Grants: FrameType.GRANTS,
     Answers: FrameType.ANSWERS,
     Heard: FrameType.HEARD,
+    RetainedAsked: FrameType.RETAINED_ASKED,
+    RetainedFound: FrameType.RETAINED_FOUND,
+    RetainedTold: FrameType.RETAINED_TOLD,
 }
 _DECODERS: Final = {body: msgspec.msgpack.Decoder(body).decode for body in _BODIES}
-_WITH_MESSAGES: Final = frozenset((FrameType.LIVE, FrameType.LOG, FrameType.GRANTS))
+_WITH_MESSAGES: Final = frozenset(
+    (FrameType.LIVE, FrameType.LOG, FrameType.GRANTS, FrameType.RETAINED_FOUND)
+)
 _TYPES: Final = {int(frame_type): frame_type for frame_type in FrameType}
 
 

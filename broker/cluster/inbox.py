@@ -46,6 +46,8 @@ class OwnRoutes:
         self._router = hub.router
         self.known: dict[bytes, Routes[Session]] = {}
         self._known_bytes = 0
+        self.on_retained: Callable[[str], None] | None = None
+        """Called with the topic of each message with RETAIN, while somebody has to know."""
         hub.on_routes.connect(self._forget)
 
     def of(self, topic: bytes) -> Routes[Session]:
@@ -187,11 +189,17 @@ class Inbox:
                         held.append(following)
                     following += 1
                 else:
+                    if message.retain:
+                        self._note(message.topic)
                     routes.deliver(message, topic)
             position = stop
         if run is not None:
             self._hand_out(run, body[run_at:position], run_count)
         return following - first_position, held
+
+    def _note(self, topic: str) -> None:
+        if self._routes.on_retained is not None:
+            self._routes.on_retained(topic)
 
     def _hand_out(self, routes: Routes[Session] | None, chunk: bytes, count: int) -> None:
         if routes is None or routes.is_empty:
@@ -238,6 +246,8 @@ class Inbox:
 
     def _deliver(self, message: Message, topic: bytes, routes: Routes[Session], key: int) -> bool:
         """Hand a message of QoS 1 or 2 to its subscribers; returns whether slow ones hold it."""
+        if message.retain:
+            self._note(message.topic)
         log = self._hub.session_log
         log.came = message
         routes.deliver(message, topic)

@@ -23,6 +23,7 @@ from broker.cluster.routes import Interest
 from broker.cluster.sender import RemoteCell, Sender
 from broker.connection.hub import Hub
 from broker.core.cells import Place
+from broker.core.signals import Signal
 
 _log = getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Link:
         positions = common.positions
         self._peer = peer = Peer(common.hub, number)
         self._sender = sender = Sender(peer, positions.kept_by(number))
-        self._receiver = receiver = Receiver(peer, positions, common.own_routes)
+        self.receiver = receiver = Receiver(peer, positions, common.own_routes)
         self._stored_kept = -1
         self.parts: list[LinkPart] = []
         """What else begins and ends with the connection."""
@@ -89,12 +90,12 @@ class Link:
     @property
     def heard(self) -> str:
         """Incarnation of the other cell."""
-        return self._receiver.heard
+        return self.receiver.heard
 
     @property
     def log_heard(self) -> str:
         """Identity of its session log."""
-        return self._receiver.log_heard
+        return self.receiver.log_heard
 
     @property
     def log(self) -> LogSender:
@@ -117,12 +118,13 @@ class Link:
             )
         again = self._sender.resume(hello, common.incarnation)
         self._peer.begin(write, end)
-        self._receiver.begin(hello)
+        self.receiver.begin(hello)
         self._sender.begin(again, *((hello.kept, hello.came) if is_log_known else (0, 0)))
         self._routes.begin()
         self.tell(common.interest.all(), common.interest.version, is_whole=True)
         for part in self.parts:
             part.begin()
+        common.on_link(self)
         _log.info("link.up cell=%d", self.number)
 
     def end(self) -> None:
@@ -130,11 +132,12 @@ class Link:
         self._peer.end()
         self._sender.end()
         self._routes.end()
-        self._receiver.end()
+        self.receiver.end()
         for part in self.parts:
             part.end()
         self.hub.context.later(GRACE_S, self._forget, self._peer.lives)
         self._common.check_told()
+        self._common.on_link(self)
         _log.warning("link.down cell=%d", self.number)
 
     def hang_up(self) -> None:
@@ -182,7 +185,7 @@ class Link:
         """This cell's HELLO on the link."""
         common = self._common
         place = common.place
-        came = self._receiver
+        came = self.receiver
         return Hello(
             PROTOCOL, place.number, place.count, common.incarnation, common.positions.identity, came.heard,
             came.live_count, sorted(came.held), came.log_heard, came.kept, came.came,
@@ -203,6 +206,8 @@ class Common:
         self.incarnation = uuid4().hex
         self.positions = Positions(hub.context.writer)
         self.own_routes = OwnRoutes(hub)
+        self.on_link = Signal[Link]()
+        """With a link that is up, or down."""
         self.channels: set[Callable[[], None]] = set()
         """The connections of all links, as functions that end them."""
         self.bad_frames = hub.context.metrics.counter(

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from broker.cluster.connection import Channel
 from broker.cluster.link import Common, Link
+from broker.cluster.retained import RetainedOfCells
 from broker.cluster.routes import Interest
 from broker.cluster.sender import RemoteCell
 from broker.cluster.shares import Shares
@@ -37,6 +38,10 @@ class Links:
         self._told: list[tuple[int, Callable[[], None]]] = []
         self._common = Common(place, hub, self.interest, self.check_told)
         self._links = self._common.links
+        self.retained = RetainedOfCells(
+            place, hub, self._links, self._common.own_routes, self._tell
+        )
+        self._common.on_link.connect(self.retained.link_changed)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._directory = -1

@@ -25,6 +25,13 @@ MAX_UNKEPT_BYTES: Final = 4 * 1024 * 1024
 # Bytes of records in one frame, unless one alone is larger.
 _FRAME_BYTES: Final = 256 * 1024
 _RECORD_BYTES: Final = 64
+# Addressee of a record for the retained store of a cell: the number of the cell, and the message's stamp.
+_RETAINED: Final = "\0retained:"
+
+
+def retained_addressee(cell: int, stamp: int) -> str:
+    """Addressee of a record for the retained store of a cell."""
+    return f"{_RETAINED}{cell}:{stamp}"
 
 
 class LogSender:
@@ -57,6 +64,10 @@ class LogSender:
         """Committed ones that have not arrived, with their offsets."""
         self._held: dict[int, Transit] = {}
         """Those that slow subscribers hold there, by offset."""
+        self._retained_before = 0 if kept is None else self._log.log_next
+        """Offset behind the last record for the other cell's retained store."""
+        self.on_kept: Callable[[int, bool], None] = _nothing
+        """Called with an offset below which the other cell has everything, and whether it lost some."""
 
     def expect(self, outgoing: Outgoing) -> None:
         """A message is appended for the cell: while the link is up, its publisher waits until subscribers have it."""
@@ -96,8 +107,12 @@ class LogSender:
         for transit in ended:
             transit.end()
 
-    def accept(self, offset: int, outgoing: Outgoing, qos: int, retain: bool) -> None:
-        """A record for the cell was committed."""
+    def accept(
+        self, offset: int, outgoing: Outgoing, qos: int, retain: bool, stamp: int = 0
+    ) -> None:
+        """A record for the cell was committed; one with a stamp is for its retained store."""
+        if stamp:
+            self._retained_before = offset + 1
         if self._expected and (transit := self._expected.pop(id(outgoing), None)) is not None:
             transit.outgoing = None
             self._transits.append((offset, transit))
@@ -107,21 +122,21 @@ class LogSender:
             self.is_behind = True
             self.next_offset = offset
             return
-        self._add(offset, outgoing.message, qos, retain=retain)
+        self._add(offset, outgoing.message, qos, retain=retain, stamp=stamp)
         self.next_offset = offset + 1
 
     @property
     def _is_full(self) -> bool:
         return len(self._unkept) >= MAX_UNKEPT or self._unkept_bytes >= MAX_UNKEPT_BYTES
 
-    def _add(self, offset: int, message: Message, qos: int, *, retain: bool) -> None:
+    def _add(self, offset: int, message: Message, qos: int, *, retain: bool, stamp: int) -> None:
         if self._batch_bytes >= _FRAME_BYTES:
             self._send()
         record = record_of(message)
         self._batch.append(
             LoggedRecord(
                 offset, record.ts_us, record.topic, record.payload, qos, retain, record.client_id, record.username,
-                record.properties,
+                record.properties, stamp,
             )
         )  # fmt: skip
         size = len(record.payload) + len(record.topic) + _RECORD_BYTES
@@ -153,6 +168,7 @@ class LogSender:
             self._unkept_bytes -= unkept.popleft()[1]
         if self.is_behind:
             self.refill()
+        self.on_kept(self.kept, False)
         return True
 
     def is_past(self, offset: int) -> bool:
@@ -194,7 +210,7 @@ class LogSender:
         for offset, message, addressee in records:
             form = self._form(offset, message, addressee)
             if form is not None:
-                self._add(offset, message, form[0], retain=form[1])
+                self._add(offset, message, form[0], retain=form[1], stamp=form[2])
         if len(records) < REFILL_RECORDS:
             self.next_offset = log_next
             self.is_behind = False
@@ -202,14 +218,20 @@ class LogSender:
             self.next_offset = records[-1][0] + 1
         self.flush()
         self._uncork()
+        self.on_kept(self.kept, False)
 
     def _form(
         self, offset: int, message: Message, addressee: str | None
-    ) -> tuple[int, bool] | None:
-        """QoS and RETAIN with which the cell gets a record; None if it does not."""
+    ) -> tuple[int, bool, int] | None:
+        """QoS, RETAIN and stamp with which the cell gets a record; None if it does not."""
         peer = self._peer
+        if addressee == peer.client_id:
+            return message.qos, message.retain, 0
         if addressee is not None:
-            return (message.qos, message.retain) if addressee == peer.client_id else None
+            prefix = f"{_RETAINED}{peer.number}:"
+            if not addressee.startswith(prefix):
+                return None
+            return message.qos, message.retain, int(addressee.removeprefix(prefix))
         matching: Sequence[tuple[Any, Any]] = [
             (cell, subscription)
             for cell, subscription in peer.hub.router.remote(message.topic)
@@ -218,8 +240,7 @@ class LogSender:
         if not any(cell.is_durable for cell, _ in matching):
             return None
         qos = min(message.qos, max(subscription.qos for _, subscription in matching))
-        retains = any(subscription.retain_as_published for _, subscription in matching)
-        return qos, message.retain and retains
+        return qos, message.retain, 0
 
     def needed_from(self, bound: int) -> int:
         """The lowest offset that the cell still needs. What is below ``bound`` it loses, counted: all sessions together
@@ -227,10 +248,20 @@ class LogSender:
         peer = self._peer
         if not self._unkept and not self.is_behind:
             self.kept = self.next_offset = max(self.kept, self._log.log_next)
-        elif not self._unkept and not peer.is_up and not peer.has_durable:
+        elif (
+            not self._unkept
+            and not peer.is_up
+            and not peer.has_durable
+            and self.kept >= self._retained_before
+        ):
             self.kept = self.next_offset = self._log.log_next
         elif self.kept < bound:
             peer.count_dropped("cell_behind", bound - self.kept)
             self.kept = bound
             self.next_offset = max(self.next_offset, bound)
+            self.on_kept(bound, True)
         return self.kept
+
+
+def _nothing(_offset: int, _is_lost: bool) -> None:
+    """Nothing waits for the other cell."""

@@ -7,9 +7,20 @@ of its records is kept.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
-from broker.cluster.frames import OF_LOG, Frame, Hello, Kept, LogRecords, Taken, decoded, encoded
+from broker.cluster.frames import (
+    OF_LOG,
+    Frame,
+    Hello,
+    Kept,
+    LoggedRecord,
+    LogRecords,
+    Taken,
+    decoded,
+    encoded,
+)
 from broker.cluster.inbox import Inbox, OwnRoutes
 from broker.cluster.peer import Peer
 from broker.cluster.positions import Positions
@@ -35,6 +46,8 @@ class Receiver:
         """Frames that came while a commit group with earlier ones is written: were that to fail, the position in a
         later group would be wrong."""
         self._is_open = self._is_flying = False
+        self.take_retained: Callable[[LoggedRecord], None]
+        """Takes a record for this cell's retained store."""
         self._hub.context.writer.before_commit(self._sealed)
         self._inbox = self._new_inbox()
         self._answers: dict[int, tuple[list[int], list[int]]] = {}
@@ -108,7 +121,9 @@ class Receiver:
                 continue
             self.came = record.offset + 1
             self._peer.received_logged.value += 1
-            if self._inbox.take_logged(record, -record.offset - 1):
+            if record.stamp:
+                self.take_retained(record)
+            elif self._inbox.take_logged(record, -record.offset - 1):
                 held.append(record.offset)
         self.came = max(self.came, frame.following)
         self._positions.keep_at(self._peer.number, self.log_heard, self.came)

@@ -378,19 +378,20 @@ class RemoteCell:
     def deliver(
         self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> None:
-        """Take a message that is not in the session log."""
-        del identifiers
+        """Take a message that is not in the session log. It goes with RETAIN as it was published: the other cell has to
+        know that it replaces the retained one."""
+        del retain, identifiers
         if qos:
-            self.sender.send_acknowledged(self, outgoing, qos, retain)
+            self.sender.send_acknowledged(self, outgoing, qos, outgoing.message.retain)
         else:
-            self.sender.send_qos0(outgoing, retain)
+            self.sender.send_qos0(outgoing, outgoing.message.retain)
 
     def accept_logged(
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> None:
         """Take a message that was committed to the session log; ``pump`` sends it."""
-        del identifiers
-        self.sender.log.accept(offset, outgoing, qos, retain)
+        del retain, identifiers
+        self.sender.log.accept(offset, outgoing, qos, outgoing.message.retain)
 
     def pump(self) -> None:
         """Send what was accepted."""

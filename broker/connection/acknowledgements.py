@@ -14,9 +14,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from broker.codec.encode import encode_fitting
+from broker.codec.packets import PubAck, PubRec
 from broker.connection.context import Context
 from broker.core import reason
 from broker.core.memory import NOTHING, filled
+from broker.core.stage import Refusal
 from broker.session.session import Session
 
 # An answer that waits for a commit, or the call that follows it.
@@ -34,6 +37,11 @@ class Answering(Protocol):
     is_closed: bool
     is_v5: bool
     session: Session
+    max_sent_bytes: float
+
+    @property
+    def wants_reasons(self) -> bool:
+        """True if the client wants reason strings."""
 
     @property
     def answers(self) -> Answers:
@@ -80,6 +88,25 @@ class Held:
 
     __call__ = let_go
 
+    def refuse(self, refusal: Refusal) -> None:
+        """See ``broker.core.stage.Refusable``: sent again, the message is taken as a new one. Below MQTT 5 it is
+        acknowledged, as every refused message."""
+        c = self.c
+        if c is not None and c.is_v5:
+            packet_id = int.from_bytes(self.packet[2:4])
+            if c.session.inbound is not None:
+                c.session.inbound.forget((packet_id,))
+            self.packet = refusal_packet(
+                c, 1 if self.packet[0] == _PUBACK else 2, packet_id, refusal
+            )
+
+
+def refusal_packet(c: Answering, qos: int, packet_id: int, refusal: Refusal) -> bytes:
+    """The PUBACK or PUBREC of MQTT 5 for a refused message."""
+    properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
+    packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
+    return encode_fitting(packet, 5, c.max_sent_bytes)
+
 
 _NONE_HELD: Final[Mapping[int, Held]] = {}
 
@@ -87,7 +114,8 @@ _NONE_HELD: Final[Mapping[int, Held]] = {}
 class Answers:
     """``waiting`` are gathered in the present read, with the publishes that they acknowledge in ``stored``; ``batches``
     are those of earlier reads, each tied to a commit. ``held`` are acknowledgements that wait for subscribers or behind
-    one that does, by packet identifier, or by its negative for a SUBACK. ``unacknowledged`` counts the PUBACKs among all.
+    one that does, by packet identifier, or by its negative for a SUBACK. ``unacknowledged`` counts the PUBACKs among
+    all.
 
     The connection comes with each call: with a reference to it here, one that ended would wait for the collector.
     """

@@ -91,17 +91,22 @@ class Subscriber(Protocol):
 class _Turn:
     """The acknowledgement of one without a connection."""
 
-    __slots__ = ("_waits", "has_come")
+    __slots__ = ("_refusal", "_waits", "has_come")
 
     def __init__(self, waits: int) -> None:
-        self.has_come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.has_come: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._waits = waits
+        self._refusal: Refusal | None = None
 
-    def let_go(self) -> None:
+    def __call__(self) -> None:
         """One subscriber has room."""
         self._waits -= 1
         if not self._waits and not self.has_come.done():
-            self.has_come.set_result(None)
+            self.has_come.set_result(self._refusal)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """See ``broker.core.stage.Refusable``."""
+        self._refusal = refusal
 
 
 class _Watched:
@@ -203,7 +208,7 @@ class Withholding:
         if not outcome.full_queues:
             return outcome, None
         turn = _Turn(len(outcome.full_queues))
-        self._add(turn.let_go, outcome.full_queues)
+        self._add(turn, outcome.full_queues)
         return outcome, turn.has_come
 
     def fills(self, subscriber: Subscriber) -> Withheld:

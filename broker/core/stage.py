@@ -139,8 +139,17 @@ class Publisher(Protocol):
         """
 
 
-# Waits until all subscribers of a message have room for it.
-Room = Awaitable[None]
+@runtime_checkable
+class Refusable(Protocol):
+    """An acknowledgement that waits and may yet become a refusal."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer with this, once nothing else is waited for."""
+
+
+# Waits until all subscribers of a message have room for it; gives the refusal of the message where another cell of the
+# broker, which has to retain it, could not.
+Room = Awaitable[Refusal | None]
 
 
 # Publishes a message by a function for a caller that can wait until slow subscribers have room. Returns the outcome,

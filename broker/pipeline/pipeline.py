@@ -115,8 +115,9 @@ class Pipeline:
     async def publish_and_wait(self, message: Message) -> Outcome:
         """Publish, and return the outcome of the message where a gate has to wait; once slow subscribers have room."""
         outcome, room = self._with_room(self.publish, message)
-        if room is not None:
-            await room
+        refusal = None if room is None else await room
+        if refusal is not None:
+            return Outcome(0, refusal)
         return await self.lanes.outcome_of_last(message.topic) if outcome.is_waiting else outcome
 
     def decided(self, topic: str) -> Awaitable[Outcome]:
@@ -406,6 +407,10 @@ class Pipeline:
         self._on_unwanted(message)
         self._emit_dropped(message, "no_subscribers")
 
+    def not_retained(self, message: Message, refusal: Refusal) -> None:
+        """Count a message that was passed on and that the cell of its topic could not retain."""
+        self._stopped(message, refusal, message)
+
     def _stopped(self, message: Message, refusal: Refusal, published: Message) -> Outcome:
         """A tap stopped the message, as its action says."""
         self._refused(message, refusal, published)
@@ -509,11 +514,12 @@ class Together:
     def add(self, publisher: object, message: Message, plan: TopicPlan) -> Outcome:
         """Deliver this with others; at once where subscribers must be checked one by one."""
         routes = plan.routes
-        if routes is not self._routes or message.properties or message.qos > routes.plain_qos:
+        is_alone = message.properties or message.retain or message.qos > routes.plain_qos
+        if is_alone or routes is not self._routes:
             if self.run:
                 self.deliver()
             is_shown = routes.watch is not None and routes.watch.is_shown
-            if message.properties or message.qos > routes.plain_qos or routes.is_empty or is_shown:
+            if is_alone or routes.is_empty or is_shown:
                 outcome = self._deliver_one(message, plan)
                 if self._crowds.fresh:
                     self._crowds.hold(publisher)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,8 +13,10 @@ from broker.core.message import Message
 from broker.core.stored import StoredMessage
 
 _HEAD: Final = Struct(">BQQ")
-# Values of version 1 have no head.
+# Values of version 1 have no head; those of version 3 have the origin of a message that another cell sent behind it.
 _VERSION: Final = 2
+_WITH_ORIGIN: Final = 3
+_ORIGIN: Final = Struct(">BQ")
 _EXPIRY: Final = "Message-Expiry-Interval"
 _NS: Final = 1_000_000_000
 
@@ -40,22 +42,42 @@ _decode = stored.decoder(StoredMessage, "a retained message", _of_0_2_0)
 _decode_publisher = msgspec.msgpack.Decoder(_Publisher).decode
 
 
-def encode_retained(message: Message, stamp: int) -> bytes:
+class Origin(NamedTuple):
+    """The cell that a message was published in, and the message's stamp there."""
+
+    cell: int
+    stamp: int
+
+
+def encode_retained(message: Message, stamp: int, origin: Origin | None = None) -> bytes:
     """The value of a message's topic; ``stamp`` grows with every retained message that the node takes."""
     body = stored.encode_for_subscribers(message)
-    return _HEAD.pack(_VERSION, stamp, expires_ns_of(message)) + body
+    expires_ns = expires_ns_of(message)
+    if origin is None:
+        return _HEAD.pack(_VERSION, stamp, expires_ns) + body
+    return _HEAD.pack(_WITH_ORIGIN, stamp, expires_ns) + _ORIGIN.pack(*origin) + body
 
 
 def decode_retained(topic: str, value: bytes) -> Message:
     """The message of a value. Raises ``CorruptMessage``."""
-    body = _decode(memoryview(value)[_HEAD.size :])
+    body = _decode(_body_of(value))
     body.topic = topic
     return body.message()
 
 
 def client_id_of(value: bytes) -> str:
     """Identifier of the client that published the message of a value."""
-    return stored.client_of(_decode_publisher(memoryview(value)[_HEAD.size :]).client).client_id
+    return stored.client_of(_decode_publisher(_body_of(value)).client).client_id
+
+
+def origin_of(value: bytes) -> Origin | None:
+    """The origin of a message that another cell sent, None for one of this cell."""
+    return Origin(*_ORIGIN.unpack_from(value, _HEAD.size)) if value[0] == _WITH_ORIGIN else None
+
+
+def _body_of(value: bytes) -> memoryview:
+    size = _HEAD.size + (_ORIGIN.size if value[0] == _WITH_ORIGIN else 0)
+    return memoryview(value)[size:]
 
 
 def stamp_of(value: bytes) -> int:

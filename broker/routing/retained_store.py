@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from broker.core import reason
 from broker.core.clock import Clock
@@ -24,6 +24,7 @@ from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk, topic_key, topic_of
 from broker.routing.retained_record import (
     Accounts,
+    Origin,
     account_of,
     decode_retained,
     encode_retained,
@@ -66,8 +67,35 @@ class Slice(NamedTuple):
     position: bytes | None
 
 
+class Values(NamedTuple):
+    """A part of a look-up as the store has it: keys of topics, and values."""
+
+    values: list[tuple[bytes, bytes]]
+    position: bytes | None
+
+
+class Owners(Protocol):
+    """The other cells of a broker: each cell has the retained messages of some topics."""
+
+    count: int
+    """Number of messages that the others have, as they last said, and their bytes."""
+    size_bytes: int
+
+    def has(self, topic: str) -> bool:
+        """True if the retained message of a topic is another cell's."""
+
+    def send(self, message: Message, stamp: int) -> None:
+        """Send a message to the cell of its topic; its publisher's acknowledgement waits until it is stored there."""
+
+    def changed(self) -> None:
+        """The messages of this cell have changed."""
+
+    def noted(self, message: Message) -> None:
+        """A message with RETAIN was published here."""
+
+
 class Retained:
-    """The retained messages of a node.
+    """The retained messages of a node; where it is one of several cells, those of its topics.
 
     Changes take part in the current commit group, so an acknowledgement waits for them.
 
@@ -92,6 +120,7 @@ class Retained:
         """Stamp of the latest message taken."""
         self.is_on = True
         """True if messages are retained; if not, existing ones can still be deleted."""
+        self.owners: Owners | None = None
         writer.before_commit(self._seal)
 
     # -- start --
@@ -126,23 +155,27 @@ class Retained:
         if limits.max_payload and size > limits.max_payload:
             text = f"a retained message may have {limits.max_payload} bytes of payload, and this one has {size}"
             return _refused("retained_payload_too_large", text)
-        is_near = limits.max_bytes and self.size_bytes + size + 4096 > limits.max_bytes
+        count, size_bytes = self.count, self.size_bytes
+        if self.owners is not None:
+            if self.owners.has(message.topic):  # which decides
+                return None
+            count += self.owners.count
+            size_bytes += self.owners.size_bytes
+        is_near = limits.max_bytes and size_bytes + size + 4096 > limits.max_bytes
         most = limits.max_bytes_per_client
         account = account_of(message.client.client_id)
         is_near_own = most and self.accounts.bytes_on(account) + size + 4096 > most
-        if not (
-            is_near or is_near_own or (limits.max_messages and self.count >= limits.max_messages)
-        ):
+        if not (is_near or is_near_own or (limits.max_messages and count >= limits.max_messages)):
             return None
         key = topic_key(message.topic)
         old = self._value(key)
-        if limits.max_messages and old is None and self.count >= limits.max_messages:
+        if limits.max_messages and old is None and count >= limits.max_messages:
             return _refused(
                 "retained_full", f"limit of {limits.max_messages} retained messages reached"
             )
         size = len(key) + len(encode_retained(message, 0))
         old_size = 0 if old is None else len(key) + len(old)
-        if limits.max_bytes and self.size_bytes + size - old_size > limits.max_bytes:
+        if limits.max_bytes and size_bytes + size - old_size > limits.max_bytes:
             return _refused(
                 "retained_full", f"limit of {limits.max_bytes} bytes of retained messages reached"
             )
@@ -152,21 +185,45 @@ class Retained:
             return _refused("retained_full_for_client", text)
         return None
 
+    @property
+    def is_near_limit(self) -> bool:
+        """True if the messages of all cells have reached half of a limit."""
+        limits = self._settings
+        count, size_bytes = self.count, self.size_bytes
+        if self.owners is not None:
+            count += self.owners.count
+            size_bytes += self.owners.size_bytes
+        return 0 < limits.max_messages <= count * 2 or 0 < limits.max_bytes <= size_bytes * 2
+
     def retain(self, message: Message) -> None:
         """Replace the topic's message; an empty payload deletes it [MQTT-3.3.1-5, -6]."""
+        if self.owners is not None:
+            self.owners.noted(message)
+            if self.owners.has(message.topic):
+                if self.is_on or not message.payload:
+                    self._is_changed = True
+                    self.owners.send(message, self._next_stamp())
+                return
+        self.take(message)
+
+    def take(self, message: Message, origin: Origin | None = None) -> None:
+        """The same for a topic of this cell; ``origin`` is that of a message that another cell sent."""
         key = topic_key(message.topic)
         old = self._value(key)
         if message.payload:
             if not self.is_on:
                 return
-            self.stamp = max(self.stamp + 1, self._clock.now_ns())
             account = account_of(message.client.client_id)
-            self._put(key, encode_retained(message, self.stamp), old, account)
+            self._put(key, encode_retained(message, self._next_stamp(), origin), old, account)
         elif old is not None:
             self._put(key, None, old)
         elif message.qos:
             # to be remembered as taken: sent again behind a newer message, it would delete that one
             self._writer.touch()
+
+    def _next_stamp(self) -> int:
+        self.stamp = max(self.stamp + 1, self._clock.now_ns())
+        return self.stamp
 
     def delete(self, topic: str) -> bool:
         """Forget the message of a topic; False when there is none."""
@@ -257,32 +314,41 @@ class Retained:
 
         A slice may be empty and not the last. Keys in ``without`` are passed over.
         """
+        values, following = self.read_values(walk, position, limit, max_bytes, without)
+        return Slice([_entry(key, value) for key, value in values], following)
+
+    def read_values(
+        self,
+        walk: FilterWalk,
+        position: bytes,
+        limit: int,
+        max_bytes: int,
+        without: frozenset[bytes] = frozenset(),
+    ) -> Values:
+        """The same, as the store has them."""
         if walk.exact is not None:
-            return Slice(self._exact(walk.exact, without), None)
+            value = None if walk.exact in without else self._committed_value(walk.exact)
+            return Values([] if value is None else [(walk.exact, value)], None)
         cursor = self._cursor()
-        entries = list[Entry]()
+        values = list[tuple[bytes, bytes]]()
         key = cursor.seek(max(position, walk.start))
         for _ in range(_STEPS):
             if key is None:
-                return Slice(entries, None)
+                return Values(values, None)
             target = walk.follow(key)
             if target is None:
-                return Slice(entries, None)
+                return Values(values, None)
             if target != key:
                 key = cursor.seek(target)
                 continue
-            if len(entries) >= limit or max_bytes <= 0:
-                return Slice(entries, key)
+            if len(values) >= limit or max_bytes <= 0:
+                return Values(values, key)
             if key not in without:
                 value = cursor.value()
-                entries.append(_entry(key, value))
+                values.append((key, value))
                 max_bytes -= len(value)
             key = cursor.next()
-        return Slice(entries, key)
-
-    def _exact(self, key: bytes, without: frozenset[bytes]) -> list[Entry]:
-        value = None if key in without else self._committed_value(key)
-        return [] if value is None else [_entry(key, value)]
+        return Values(values, key)
 
     # -- inside --
 
@@ -326,6 +392,8 @@ class Retained:
         if self._memory is not None:
             self._memory.put(key, value)
         self._is_changed = True
+        if self.owners is not None:
+            self.owners.changed()
 
     def _seal(self) -> None:
         """The group is sealed: its totals go with it."""

@@ -202,7 +202,7 @@ class Routes(Generic[S]):
         """Hand the message to every subscriber; returns how many there were."""
         if self.is_empty:
             return 0
-        if message.qos <= self.plain_qos:
+        if message.qos <= self.plain_qos and not (message.retain and self.cells):
             return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
         outgoing = Outgoing(message, topic or b"")
         publisher = message.client.client_id

@@ -19,6 +19,8 @@ _AT_ONCE: Final = 256
 _LOOK_UP: Final = 16
 # Time after which no more of them are begun.
 _LOOK_UPS_S: Final = 0.002
+# Drawn where another cell is waited for, which ``pump`` is called for.
+NOT_YET: Final = Delivery(None, 0, False, ())
 
 
 class RetainedQueue:
@@ -69,9 +71,12 @@ class RetainedQueue:
         now_ns = clock.now_ns()
         until_s = clock.monotonic_s() + _LOOK_UPS_S
         left = _AT_ONCE
+        not_yet = 0
         while left > 0:
             if not sources:
                 return True
+            if not_yet == len(sources):
+                return False
             left -= 1
             if session.is_slow or session.window.quota <= 0:
                 return False
@@ -81,6 +86,11 @@ class RetainedQueue:
                 assert session.owner is not None
                 session.owner.fail(error)
                 return False
+            if delivery is NOT_YET:
+                not_yet += 1
+                sources.move_to_end(next(iter(sources)))
+                continue
+            not_yet = 0
             if delivery is None:
                 sources.popitem(last=False)
                 left -= _LOOK_UP

@@ -2,7 +2,8 @@
 followed by an account of what was promised.
 
 To what ``tests.end_to_end.kills`` looks at come the promises of several cells: clients of a cell that lives stay
-connected, and those without a session on disk get all that is acknowledged meanwhile; each message is one row of a rule.
+connected, and those without a session on disk get all that is acknowledged meanwhile; each message is one row of a
+rule.
 """
 
 from __future__ import annotations

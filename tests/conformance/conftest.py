@@ -1,4 +1,4 @@
-"""Conformance tests run against a broker of one process, and against one of several cells, which has to send the same."""
+"""Conformance tests run against a broker of one process, and against several cells, which have to send the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A broker of several cells in the test's process that has the face of one: tests of one server run on it unchanged.
 
-The cells share listening sockets and pass connections to each other, as those of ``sluice serve --workers`` do. With TLS
-the cell that accepts relays.
+The cells share listening sockets and pass connections to each other, as those of ``sluice serve --workers`` do. With
+TLS the cell that accepts relays.
 """
 
 from __future__ import annotations

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.codec import properties as p
-from broker.codec.encode import encode_fitting
-from broker.codec.packets import PubAck, PubRec
 from broker.codec.primitives import PACKET_ID_BYTES, Reader, malformed, protocol_error
 from broker.codec.properties import decode_properties
-from broker.connection.acknowledgements import StoredPublish
+from broker.connection.acknowledgements import StoredPublish, refusal_packet
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.protocol.limits import check_publish, check_user_properties, is_as_claimed
@@ -443,7 +441,5 @@ class Publishing:
                 self._inbounds.of(c.session).open(packet_id)
             data = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
         else:
-            properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
-            packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
-            data = encode_fitting(packet, 5, c.max_sent_bytes)
+            data = refusal_packet(c, qos, packet_id, refusal)
         self._acknowledge_with(c, data, packet_id, outcome.full_queues, waits=outcome.is_stored)

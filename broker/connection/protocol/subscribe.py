@@ -129,16 +129,28 @@ class Subscribing:
             ]
         finally:
             is_stored = work.store()
-        self._answer(c, work, is_stored=is_stored)
-        self._send_retained(c, granted)
+        if self.when_told is None:
+            self._answer(c, work, is_stored=is_stored)
+            self._send_retained(c, granted)
+        else:
+            self._send_retained(c, granted)
+            self._answer(c, work, is_stored=is_stored)
 
     def _answer(self, c: Connection, work: _Request, *, is_stored: bool) -> None:
-        """Send the SUBACK once the subscriptions are stored, and other cells send what they match. Acknowledgements
+        """Send the SUBACK once the subscriptions are stored, and other cells send what they match; for a durable
+        session also the first retained messages of these, since newer messages must not come before. Acknowledgements
         that come behind it leave behind it."""
+        if self.when_told is None:
+            c.answer_fitting(work.suback(), waits=is_stored)
+            return
         suback: Held | None = None
+        early = 0
 
         def told() -> None:
-            if suback is not None:
+            nonlocal early
+            if suback is None:
+                early += 1
+            else:
                 suback.let_go()
 
         def stored(error: BaseException | None) -> None:
@@ -147,13 +159,13 @@ class Subscribing:
             elif not c.is_closed:
                 c.on_internal_error()
 
-        if self.when_told is None or not self.when_told(told):
+        waits = self.when_told(told) + self.subscriptions.when_retained(c.session, told) - early
+        if waits <= 0:
             c.answer_fitting(work.suback(), waits=is_stored)
             return
         packet = work.suback()
         if (encoded := c.fitting(packet)) is not None:
-            waits = 2 if is_stored else 1
-            suback = self._withholding.hold_back(c, encoded, packet.packet_id, waits)
+            suback = self._withholding.hold_back(c, encoded, packet.packet_id, waits + is_stored)
         if is_stored:
             self._context.writer.when_committed(stored)
 

@@ -17,8 +17,9 @@ messages that it appended, under ``replay/CLIENT_ID``, so that it continues afte
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final, Protocol
 
 import msgspec
 
@@ -33,6 +34,7 @@ from broker.routing.retained_store import Entry, Retained
 from broker.routing.router import Target
 from broker.session.delivery import Delivery
 from broker.session.registry import SessionRegistry
+from broker.session.retained_queue import NOT_YET
 from broker.session.session import Session
 from broker.storage.collection import TEXT, Codec, Collection
 
@@ -49,8 +51,48 @@ _TURN_S: Final = 0.005
 _LOOK_AGAIN_S: Final = 0.005
 
 
+# Seconds that a SUBACK waits for retained messages of other cells.
+_FIRST_S: Final = 2.0
+# Messages after which it waits for no more of them.
+_FIRST_MESSAGES: Final = 256
+
+
+class LookUp(Protocol):
+    """The retained messages of one subscription, where several cells have some."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if there is nothing more, unless a cell that did not answer does so yet."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all cells have answered."""
+
+    def take(self) -> Sequence[Message] | None:
+        """The next messages, which may be none; None if there are none yet."""
+
+    def state(self) -> bytes:
+        """All that another process needs to continue."""
+
+    def close(self) -> None:
+        """Drop the rest."""
+
+
+class Cells(Protocol):
+    """The cells of a broker."""
+
+    def covers(self, topic_filter: TopicFilter) -> bool:
+        """True if other cells may have retained messages that match."""
+
+    def begin(
+        self, topic_filter: TopicFilter, on_more: Callable[[], None], state: bytes | None = None
+    ) -> LookUp:
+        """Look up the retained messages of a subscription that is made now, or that ``state`` is of. ``on_more`` is
+        called each time that there is more to take, or nothing more."""
+
+
 class _Position(msgspec.Struct, array_like=True, frozen=True):
-    """Position of a replay, as the store keeps it."""
+    """Position of a replay, as the store keeps it: with other cells, the state of its look-up."""
 
     filter: str
     position: bytes
@@ -65,7 +107,10 @@ _POSITIONS: Final = Codec[list[_Position]](
 class Replay:
     """The retained messages of one subscription on their way into the session log; ``position`` is None at the end."""
 
-    __slots__ = ("filter", "is_awaited", "position", "session", "since", "walk", "without")
+    __slots__ = (
+        "filter", "has_begun", "is_awaited", "look_up", "on_begun", "position", "sent", "session", "since", "walk",
+        "without",
+    )  # fmt: skip
 
     def __init__(
         self, session: Session, topic_filter: TopicFilter, position: bytes, since: int
@@ -79,6 +124,22 @@ class Replay:
         """Keys to pass over; None until it has begun."""
         self.is_awaited = False
         """A commit will take it up again."""
+        self.look_up: LookUp | None = None
+        """Reads it, where other cells have some of the messages."""
+        self.sent = 0
+        self.has_begun = False
+        """True if no SUBACK waits for it any longer."""
+        self.on_begun: list[Callable[[], None]] = []
+
+
+class _Ahead:
+    """A look-up over several cells whose messages are sent ahead; ``is_active`` while the session draws them."""
+
+    __slots__ = ("is_active", "look_up")
+
+    def __init__(self, look_up: LookUp) -> None:
+        self.look_up = look_up
+        self.is_active = False
 
 
 class Replays:
@@ -100,6 +161,9 @@ class Replays:
         self._defer = context.defer
         self._of: dict[Session, dict[str, Replay]] = {}
         """Unfinished replays, by topic filter."""
+        self.cells: Cells | None = None
+        """The cells that have retained messages; None in a broker of one process."""
+        self._ahead: dict[Session, dict[str, _Ahead]] = {}
         self._runnable: OrderedDict[Replay, None] = OrderedDict()
         """Replays whose next slice is due."""
         self._full: set[Session] = set()
@@ -123,6 +187,9 @@ class Replays:
         topic_filter = subscription.filter
         since = self._retained.stamp
         self.forget(session, topic_filter.text)
+        if self.cells is not None and self.cells.covers(topic_filter):
+            self._start_over_cells(self.cells, session, subscription, since)
+            return
         if self._retained.has_none(topic_filter):
             return
         if not (session.is_durable and subscription.qos):
@@ -134,6 +201,123 @@ class Replays:
             self._await_turn(replay)
         else:
             self._take_turn(replay)
+
+    # -- over several cells --
+
+    def _start_over_cells(
+        self, cells: Cells, session: Session, subscription: Subscription, since: int
+    ) -> None:
+        topic_filter = subscription.filter
+        if session.is_durable and subscription.qos:
+            replay = Replay(session, topic_filter, b"", since)
+            replay.look_up = cells.begin(topic_filter, partial(self._await_turn, replay))
+            self._keep(replay)
+        elif not session.is_away:
+            text = topic_filter.text
+            look_up = cells.begin(topic_filter, partial(self._go_on_ahead, session, text))
+            ahead = self._ahead.setdefault(session, {})[text] = _Ahead(look_up)
+            session.send_ahead(text, self._from_cells(session, text, ahead))
+
+    def _from_cells(self, session: Session, text: str, ahead: _Ahead) -> Iterator[Delivery]:
+        """See ``_deliveries``."""
+        look_up = ahead.look_up
+        ahead.is_active = True
+        try:
+            while not look_up.is_over:
+                messages = look_up.take()
+                if messages is None:
+                    yield NOT_YET
+                    continue
+                entries = [Entry(message, 0) for message in messages]
+                for outgoing, qos, identifiers in self._current(session, text, entries, 0):
+                    yield Delivery(outgoing, qos, True, identifiers)
+                if not messages:
+                    yield _NOTHING_YET
+        finally:
+            ahead.is_active = False
+        if look_up.is_complete:
+            self._end_ahead(session, text)
+
+    def _go_on_ahead(self, session: Session, text: str) -> None:
+        """A look-up has more, or nothing more."""
+        ahead = self._ahead[session][text]
+        if session.is_away and session.retained_queue is None:
+            self._end_ahead(session, text)
+        elif ahead.is_active:
+            session.pump()
+        elif not ahead.look_up.is_over:
+            session.send_ahead(text, self._from_cells(session, text, ahead))
+        elif ahead.look_up.is_complete:
+            self._end_ahead(session, text)
+
+    def _end_ahead(self, session: Session, text: str) -> None:
+        kept = self._ahead.get(session, {})
+        if (ahead := kept.pop(text, None)) is not None:
+            ahead.look_up.close()
+            if not kept:
+                del self._ahead[session]
+
+    def _advance_over_cells(self, replay: Replay, look_up: LookUp) -> None:
+        """Log what another cell sent; the state of the look-up goes with it."""
+        messages = look_up.take()
+        if messages is None:
+            return
+        replay.sent += len(messages)
+        has_appended = self._send(replay, [Entry(message, 0) for message in messages])
+        if look_up.is_complete:
+            self.forget(replay.session, replay.filter)
+            return
+        if has_appended:
+            self._mark_moved(replay.session)
+        if look_up.is_over or replay.sent >= _FIRST_MESSAGES:
+            self._begun(replay)
+        if has_appended:
+            self._await_commit(replay)
+        elif not look_up.is_over:
+            self._await_turn(replay)
+
+    def when_begun(self, session: Session, then: Callable[[], None]) -> bool:
+        """Call a function once the first retained messages for the new subscriptions of a session are in the session
+        log, or after two seconds; False if none of other cells are waited for."""
+        replays = [
+            replay
+            for replay in self._of.get(session, {}).values()
+            if replay.look_up is not None and not replay.has_begun
+        ]
+        waits = len(replays)
+
+        def begun() -> None:
+            nonlocal waits
+            waits -= 1
+            if not waits:
+                then()
+
+        def late() -> None:
+            nonlocal waits
+            if waits > 0:
+                waits = 0
+                then()
+
+        for replay in replays:
+            replay.on_begun.append(begun)
+        if replays:
+            self._context.later(_FIRST_S, late)
+        return bool(replays)
+
+    @staticmethod
+    def _begun(replay: Replay) -> None:
+        if not replay.has_begun:
+            replay.has_begun = True
+            for begun in replay.on_begun:
+                begun()
+            replay.on_begun.clear()
+
+    def _close(self, replay: Replay) -> None:
+        if replay.look_up is not None:
+            replay.look_up.close()
+            self._begun(replay)
+
+    # -- of this cell --
 
     def _deliveries(
         self, session: Session, topic_filter: TopicFilter, since: int
@@ -166,11 +350,13 @@ class Replays:
         """Discard the rest of the replay for a subscription to this filter."""
         if session.retained_queue is not None:
             session.retained_queue.remove(topic_filter)
+        self._end_ahead(session, topic_filter)
         replays = self._of.get(session)
         replay = None if replays is None else replays.pop(topic_filter, None)
         if replays is None or replay is None:
             return
         self._runnable.pop(replay, None)
+        self._close(replay)
         self._mark_moved(session)
         if not replays:
             del self._of[session]
@@ -179,12 +365,18 @@ class Replays:
         """Forget what was under way for a session."""
         for replay in self._of.pop(session, {}).values():
             self._runnable.pop(replay, None)
+            self._close(replay)
             self._mark_moved(session)
+        for ahead in self._ahead.pop(session, {}).values():
+            ahead.look_up.close()
 
     def resumed(self, session: Session) -> None:
         """A connection has taken the session, or it has room again: continue."""
         for replay in self._of.get(session, {}).values():
             self._await_turn(replay)
+        if session.retained_queue is None:
+            for text in list(self._ahead.get(session, ())):
+                self._end_ahead(session, text)
 
     def load(self, sessions: SessionRegistry) -> None:
         """Take up what an earlier run left for sessions that are restored; forget it where they are gone."""
@@ -201,10 +393,14 @@ class Replays:
             self.stored.put(client_id, None)
             return
         for place in valid_places:
-            replay = Replay(
-                session, session.subscriptions[place.filter].filter, place.position, place.since
-            )
+            topic_filter = session.subscriptions[place.filter].filter
+            replay = Replay(session, topic_filter, place.position, place.since)
             replay.without = frozenset()
+            if self.cells is not None and self.cells.covers(topic_filter):
+                replay.has_begun = True
+                replay.look_up = self.cells.begin(
+                    topic_filter, partial(self._await_turn, replay), place.position
+                )
             self._of.setdefault(session, {})[place.filter] = replay
 
     # -- inside --
@@ -224,6 +420,9 @@ class Replays:
 
     def _advance(self, replay: Replay) -> None:
         """Log a slice; the place goes with it."""
+        if replay.look_up is not None:
+            self._advance_over_cells(replay, replay.look_up)
+            return
         has_appended = False
         if replay.without is None:
             if self._retained.waiting > _MOST_WAITING:
@@ -296,7 +495,11 @@ class Replays:
     def _put_positions(self) -> None:
         for session in self._moved.values():
             places = [
-                _Position(replay.filter, replay.position, replay.since)
+                _Position(
+                    replay.filter,
+                    replay.position if replay.look_up is None else replay.look_up.state(),
+                    replay.since,
+                )
                 for replay in self._of.get(session, {}).values()
                 if replay.position is not None
             ]

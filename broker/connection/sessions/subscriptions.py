@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.auth.authorize import Withheld
 from broker.connection.context import Context
@@ -71,6 +71,11 @@ class SubscriptionRegistry:
     def send_retained(self, session: Session, subscription: Subscription) -> None:
         """Send the retained messages that a new subscription finds."""
         self._replays.start(session, subscription)
+
+    def when_retained(self, session: Session, then: Callable[[], None]) -> bool:
+        """Call a function once the first retained messages of other cells are on their way to a session with new
+        subscriptions; False if none are waited for."""
+        return self._replays.when_begun(session, then)
 
     def limit(self, session: Session, withheld: Withheld | None) -> None:
         """From now on a client gets no messages but what these rules leave it, None for all. Worked out with the routes
