@@ -269,6 +269,7 @@ RESOURCES = (
                 "its event. If every message that arrives while it waits is dropped before rules, the answer has "
                 "the dropped message, and `refusal` says why. `message` is what `POST /transforms:preview`, "
                 "`POST /validations:test` and `POST /pipeline:preview` take as their message.",
+                merged_by="-at",
                 call="latest",
                 takes=(
                     Parameter(

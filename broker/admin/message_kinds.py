@@ -346,7 +346,7 @@ RESOURCES = (
                 text="Clear retained messages. Deletes the retained messages whose topics match a filter. `dry_run` "
                 "of the body only counts them. It can be undone for ten minutes, unless the messages are too large.",
                 at="sum",
-                sums=("messages", "payload_bytes", "samples"),
+                sums=("messages", "payload_bytes", "samples", "undo", "undo_problem"),
                 call="clear",
                 path=":clear",
                 body=(
@@ -408,7 +408,8 @@ RESOURCES = (
                 topics="any",
                 text="Undo a deletion of retained messages. Messages are retained again, except where their topic has "
                 "a newer one or they expired. Subscribers are not sent them.",
-                at="first",
+                at="each",
+                sums=("restored", "newer", "expired", "refused"),
                 call="undo",
                 method="POST",
                 path="/{id}:undo",

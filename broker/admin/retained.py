@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from secrets import token_hex
 from typing import Any, Final, NotRequired
 
@@ -19,7 +20,7 @@ from broker.connection.hub import Hub
 from broker.core.errors import NotFound
 from broker.core.json_values import WirePayload, payload_to_wire
 from broker.core.message import Message
-from broker.core.objects import ACTOR, Spec
+from broker.core.objects import ACTOR, REQUEST, Spec
 from broker.core.times import rfc3339, rfc3339_or_none
 from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk, topic_key
@@ -280,7 +281,14 @@ class RetainedService:
         return undone
 
     def _deletion(self, filter: str) -> _Deletion:
-        return _Deletion(token_hex(8), ACTOR.get(), filter, self._clock.now_ns(), [])
+        return _Deletion(self._new_id(), ACTOR.get(), filter, self._clock.now_ns(), [])
+
+    def _new_id(self) -> str:
+        """The same in each cell that carries out a part of the request, so that one request undoes it."""
+        request = REQUEST.get()
+        id = blake2b(request.encode(), digest_size=8).hexdigest()
+        is_used = any(deletion.id == id for deletion in self._deletions)
+        return token_hex(8) if is_used or not request else id
 
     def _hold(self, deletion: _Deletion) -> None:
         """Hold a deletion, in place of the oldest ones."""

@@ -147,7 +147,9 @@ class TopicService:
             list(above.children.values()) if search is None else await self._matching(above, search)
         )
         page, following = _page(levels, number, limit, cursor, is_falling=sort.startswith("-"))
-        retained = self._retained.among(level.topic for level in (above, *page) if level.is_topic)
+        retained = await self._retained.among_all(
+            [level.topic for level in (above, *page) if level.is_topic]
+        )
         return {
             "items": [_row(level, retained) for level in page],
             "next": following,

@@ -274,6 +274,8 @@ class LookUp(msgspec.Struct, array_like=True, frozen=True):
     number: _Number
     filter: _Filter
     position: _Key
+    has_values: bool = True
+    """False if only the keys are wanted."""
 
 
 class RetainedAsked(msgspec.Struct, array_like=True, frozen=True):

@@ -8,7 +8,7 @@ it stored, or says why it is refused. What begins with ``$SYS`` is each cell's o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -126,7 +126,7 @@ class RetainedOfCells:
         self._refusals: dict[int, dict[int, Refusal]] = {number: {} for number in links}
         self._totals = dict.fromkeys(links, (0, 0))
         self.count = self.size_bytes = 0
-        self._is_told_soon = False
+        self._is_told_now = self._is_told_soon = False
         self._is_new = False
         self._bound = 0
         """Offset behind the last message with RETAIN in this cell's session log."""
@@ -158,6 +158,10 @@ class RetainedOfCells:
     def has(self, topic: str) -> bool:
         """See ``Owners``."""
         return not topic.startswith(SYS_PREFIX) and not self._place.has(topic)
+
+    async def among(self, topics: Sequence[str]) -> set[str]:
+        """See ``Owners``."""
+        return await self.look_ups.among(topics)
 
     def noted(self, message: Message) -> None:
         """See ``Owners``."""
@@ -238,15 +242,20 @@ class RetainedOfCells:
 
     def changed(self) -> None:
         """See ``Owners``: the others hear of it, at once where a limit is near."""
-        if not self._is_told_soon:
+        is_near = self._retained.is_near_limit
+        if is_near and not self._is_told_now:
+            self._is_told_now = True
+            self.hub.context.defer(self._tell)
+        elif not (is_near or self._is_told_soon):
             self._is_told_soon = True
-            if self._retained.is_near_limit:
-                self.hub.context.defer(self._tell)
-            else:
-                self.hub.context.later(_TOTALS_S, self._tell)
+            self.hub.context.later(_TOTALS_S, self._tell_late)
+
+    def _tell_late(self) -> None:
+        self._is_told_soon = False
+        self._tell()
 
     def _tell(self) -> None:
-        self._is_told_soon = False
+        self._is_told_now = False
         told = encoded(self._told())
         for link in self._links.values():
             link.send(told)

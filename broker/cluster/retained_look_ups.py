@@ -15,6 +15,7 @@ and asked again when it answers, or is back.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -232,6 +233,28 @@ class LookUpOfCells:
         self._look_ups.settle(self)
 
 
+class _Presence:
+    """A question whether a topic of another cell has a message."""
+
+    __slots__ = ("asked", "filter", "is_closed", "is_there")
+
+    def __init__(self, topic: str) -> None:
+        self.filter = topic
+        self.asked: int | None = None
+        self.is_closed = False
+        self.is_there: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def found(self, found: FoundSlice) -> None:
+        """The answer."""
+        if not self.is_there.done():
+            self.is_there.set_result(bool(found.values))
+
+    def not_found(self, _cell: int) -> None:
+        """There is none."""
+        if not self.is_there.done():
+            self.is_there.set_result(False)
+
+
 class _Group:
     """Look-ups that begin in one turn of the loop, and the cells that have not settled yet."""
 
@@ -267,7 +290,7 @@ class LookUps:
         self._joining: list[LookUpOfCells] = []
         self._groups: dict[int, _Group] = {}
         self._settles = self._requests = 0
-        self._asked: dict[int, tuple[LookUpOfCells, int]] = {}
+        self._asked: dict[int, tuple[LookUpOfCells | _Presence, int]] = {}
         """Requests without an answer: by number, the look-up and the cell."""
         self._count = dict.fromkeys(links, 0)
         """Requests without an answer, by cell."""
@@ -415,12 +438,30 @@ class LookUps:
         )
         return FoundSlice(0, look_up.own_as_of, values, following)
 
-    def ask(self, look_up: LookUpOfCells, cell: int, position: bytes) -> int:
+    async def among(self, topics: Sequence[str]) -> set[str]:
+        """Topics of other cells that have a message."""
+        asked = list[_Presence]()
+        for topic in topics:
+            cell = self._place.cell_of(topic)
+            if self.is_here(cell):
+                question = _Presence(topic)
+                question.asked = self.ask(question, cell, b"", has_values=False)
+                asked.append(question)
+        return {question.filter for question in asked if await question.is_there}
+
+    def ask(
+        self,
+        look_up: LookUpOfCells | _Presence,
+        cell: int,
+        position: bytes,
+        *,
+        has_values: bool = True,
+    ) -> int:
         """Ask a cell for a slice; returns the request's number."""
         self._requests += 1
         number = self._requests
         self._asked[number] = look_up, cell
-        self._queued[cell].append(LookUp(number, look_up.filter, position))
+        self._queued[cell].append(LookUp(number, look_up.filter, position, has_values))
         self._ask_soon()
         self._hub.context.later(ANSWER_S, self._ask_late, number)
         return number
@@ -467,7 +508,7 @@ class LookUps:
                 continue
             if look_up.asked == found.number:
                 look_up.found(found)
-            else:
+            elif isinstance(look_up, LookUpOfCells):
                 self._resume([look_up], link.number)
         if self._queued[link.number]:
             self._ask_soon()
@@ -545,4 +586,6 @@ class LookUps:
         except PeerError:
             link.hang_up()
             return None
+        if not request.has_values:
+            values = [(key, b"") for key, _ in values]
         return FoundSlice(request.number, as_of, values, position)

@@ -65,6 +65,9 @@ class SavedObject(NamedTuple):
 ACTOR: Final[ContextVar[str]] = ContextVar("actor", default="")
 """User or program whose request this task answers; empty outside of requests."""
 
+REQUEST: Final[ContextVar[str]] = ContextVar("request", default="")
+"""Identifier of that request, the same in each cell that answers a part of it; empty outside of requests."""
+
 _is_dry_run: ContextVar[bool] = ContextVar("is_dry_run", default=False)
 
 

@@ -11,7 +11,7 @@ neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
@@ -86,6 +86,9 @@ class Owners(Protocol):
 
     def send(self, message: Message, stamp: int) -> None:
         """Send a message to the cell of its topic; its publisher's acknowledgement waits until it is stored there."""
+
+    async def among(self, topics: Sequence[str]) -> set[str]:
+        """Topics of other cells that have a message."""
 
     def changed(self) -> None:
         """The messages of this cell have changed."""
@@ -272,6 +275,15 @@ class Retained:
                 else cursor.seek(key) == key
             ):
                 retained.add(topic)
+        return retained
+
+    async def among_all(self, topics: Sequence[str]) -> set[str]:
+        """The same with topics of other cells, for as many as answer in time."""
+        retained = self.among(topics)
+        if self.owners is not None:
+            retained |= await self.owners.among(
+                [topic for topic in topics if self.owners.has(topic)]
+            )
         return retained
 
     @property

@@ -32,7 +32,7 @@ from broker.admin.audit_log import (
 from broker.admin.rights import Actor
 from broker.auth.login_limits import network_of
 from broker.core.kinds import Kind, kinds, kinds_in_files
-from broker.core.objects import ACTOR, SavedObject, Spec
+from broker.core.objects import ACTOR, REQUEST, SavedObject, Spec
 from ui.api.cell_calls import OF_CELL
 from ui.api.context import ApiContext
 from ui.api.filters import STEP_S
@@ -65,6 +65,7 @@ def acts_as(request: HTTPConnection, actor: Actor, *, in_browser: bool = False) 
     request.state.actor = request.state.principal = actor.name
     request.state.in_browser = in_browser
     ACTOR.set(actor.name)
+    REQUEST.set(getattr(request.state, "request_id", ""))
     IDENTITY.set(actor)
 
 

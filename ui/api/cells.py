@@ -560,7 +560,8 @@ class Faces:
             raise
 
     async def _each(self, asked: Asked, act: Act) -> Response:
-        """Every cell does it, or has nothing of that name. All must be there before the first one begins."""
+        """Every cell does it, or has nothing of that name. All must be there before the first one begins. The answer is
+        that of the first, with sums of some members."""
         if asked.is_dry:
             return await self._first(asked, act)
         await self._require_all(asked)
@@ -577,7 +578,11 @@ class Faces:
             if not reply.is_good:
                 detail = f"cell {cell} refused it: {reply.detail}"
                 raise Conflict(f"{detail} Others may have done it. Try: the same again")
-            done = done or reply.response()
+            if done is None:
+                done = reply.response()
+            elif sums := asked.joining.sums:
+                value = reply_of(self.place.number, done).value
+                done = Json(jsontext.encode({**value, **added(value, reply.value, sums)}))
         if done is None:
             assert missing is not None  # this cell has either done it, or nothing of that name
             raise missing
