@@ -64,8 +64,11 @@ def plain_publishes(chunk: bytes, *, is_v5: bool) -> Iterator[tuple[int, bytes, 
     while position < end:
         length = chunk[position + 1]
         body = position + 2
-        if length < 128:  # most are: a call less
+        if length < 128:  # most are, or have two bytes: a call less
             stop = body + length
+        elif chunk[body] < 128:
+            body += 1
+            stop = body + (length & 127 | chunk[body - 1] << 7)
         else:
             body, stop = frame_at(chunk, position, end) or (end, end)
         topic_end = payload_at = body + 2 + (chunk[body] << 8 | chunk[body + 1])

@@ -109,6 +109,8 @@ def _length(value: int) -> bytes:
     """A whole number as a varint."""
     if value < 128:
         return value.to_bytes(1, "big")
+    if value < 16_384:
+        return bytes((value & 127 | 128, value >> 7))
     parts = bytearray()
     while value > 127:
         parts.append(value & 127 | 128)

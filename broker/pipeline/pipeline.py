@@ -16,7 +16,7 @@ from broker.core.events import Events, message_columns
 from broker.core.message import DEAD_LETTER, Message
 from broker.core.receipt import Receipt
 from broker.core.signals import Signal
-from broker.core.stage import GateCall, Outcome, Refusal, WaitingGateCall, WithRoom
+from broker.core.stage import GateCall, Outcome, Refusal, TapCall, WaitingGateCall, WithRoom
 from broker.core.topic import is_bridge_state, reserved_topic
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
@@ -281,16 +281,20 @@ class Pipeline:
     def _recorded_plan(
         self, recording: Recording, endings: Endings, plan: TopicPlan, *, has_gates: bool = True
     ) -> TopicPlan:
-        parts = self._plans.parts(plan.topic)
-        gates = tuple(
-            (name, gate if name == "tail" else recorded_gate(recording, name, gate))
-            for name, gate in plan.gates
-            if has_gates and not isinstance(gate, WaitingGateCall)
-        )
-        taps = tuple(
-            (name, recorded_tap(recording, name, tap, parts.get(name, ())))
-            for name, tap in plan.taps
-        )
+        gates: tuple[tuple[str, GateCall], ...] = ()
+        taps: tuple[tuple[str, TapCall], ...] = ()
+        if plan.gates and has_gates:
+            gates = tuple(
+                (name, gate if name == "tail" else recorded_gate(recording, name, gate))
+                for name, gate in plan.gates
+                if not isinstance(gate, WaitingGateCall)
+            )
+        if plan.taps:
+            parts = self._plans.parts(plan.topic)
+            taps = tuple(
+                (name, recorded_tap(recording, name, tap, parts.get(name, ())))
+                for name, tap in plan.taps
+            )
         routes: Any = RecordedRoutes(recording, plan.routes, endings)
         return TopicPlan(plan.topic, plan.topic_bytes, gates, taps, routes, plan.resolve)
 

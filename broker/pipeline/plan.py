@@ -133,6 +133,7 @@ class Plans:
         self.recorders = Recorders(self._forget_all)
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
+        self._with_parts: list[tuple[str, HasParts]] = []
         self.by_topic: dict[bytes, TopicPlan] = {}
         self.by_head: dict[bytes, Kind] = {}
         """Kind of packet of a QoS 0 PUBLISH whose topic is in ``by_topic`` and has no stages, by its bytes before
@@ -149,6 +150,7 @@ class Plans:
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
         self._gates, self._taps = tuple(gates), tuple(taps)
+        self._with_parts = [(tap.name, tap) for tap in taps if isinstance(tap, HasParts)]
         self._acting = {
             id(stage): stage.acting for stage in (*gates, *taps) if isinstance(stage, ActsByObjects)
         }
@@ -288,7 +290,7 @@ class Plans:
 
     def parts(self, topic: str) -> Mapping[str, Sequence[tuple[str, RecordedTap]]]:
         """The parts of the taps that consist of some, by name, for a message that is recorded."""
-        return {tap.name: tap.parts(topic) for tap in self._taps if isinstance(tap, HasParts)}
+        return {name: tap.parts(topic) for name, tap in self._with_parts}
 
     def _call(self, stage: Gate | Tap, topic: str) -> Any:
         """Action of a stage on a topic: as on the topics before, where the same of its objects act."""

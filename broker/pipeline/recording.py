@@ -101,7 +101,7 @@ class Recording:
     @property
     def end_ns(self) -> int:
         """When the last step was over."""
-        return max([self.start_ns, *(step.end_ns for step in self.steps)])
+        return max([self.start_ns, *[step.end_ns for step in self.steps]])
 
 
 class Recorder(Protocol):

@@ -114,20 +114,19 @@ class Sampler:
     def begins(self, recording: Recording) -> None:
         """Give the message a context, which goes with it from now on."""
         message = recording.message
-        received = received_context(message)
-        recording.parent = sampled_context(message) or received
-        recording.context = context = new_context(recording.parent)
         properties = message.properties
+        via = message.via
+        received = received_context(message) if properties else None
+        sampled = sampled_context(message) if via else None
+        recording.parent = sampled or received
+        recording.context = context = new_context(recording.parent)
         if self._settings.pass_context and received is None:
             pairs = [*message.user_properties, (TRACEPARENT, context.traceparent)]
             properties = {**(properties or {}), "User-Property": pairs}
         entered = message.changed(
             message.topic, message.payload, message.qos, message.retain, properties
         )
-        entered.via = (
-            context.mark,
-            *(message.via[1:] if sampled_context(message) is not None else message.via),
-        )
+        entered.via = (context.mark, *(via if sampled is None else via[1:]))
         recording.entered = entered
 
     def ends(self, recording: Recording) -> None:
@@ -225,7 +224,7 @@ def _spans_of(recording: Recording) -> Sequence[Span]:
         attributes,
         error,
     )
-    return [root, *(_span_of(step, message, context) for step in recording.steps)]
+    return [root, *[_span_of(step, message, context) for step in recording.steps]]
 
 
 def _span_of(step: RecordedStep, message: Message, parent: TraceContext) -> Span:

@@ -13,7 +13,7 @@ from broker.core.tracing import Kind, Span, TraceContext
 from broker.observe.otlp import SpanEncoder
 
 KINDS: tuple[Kind, ...] = ("internal", "server", "client", "producer", "consumer")
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=300)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=300)
 CONTEXTS = st.builds(
     TraceContext,
     st.integers(1, 2**128 - 1),
