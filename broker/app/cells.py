@@ -20,7 +20,9 @@ from broker.cluster.directories import (
     make_directories,
 )
 from broker.cluster.supervisor import cell_lock, is_running, lock, supervise
+from broker.cluster.zygote import fork_cells
 from broker.config.options import ServeOptions
+from broker.core import lazy_module
 from broker.core.cells import Place
 from broker.core.errors import ConfigError, SluiceError
 from broker.core.kinds import counted, kinds
@@ -60,7 +62,7 @@ def serve(options: ServeOptions, count: int) -> int:
         make_directories(data_dir, count)
         run.mkdir(exist_ok=True)
         run.chmod(0o700)
-        return supervise(run, count, lambda cell: _command(options, cell, count))
+        return supervise(run, count, _command(options, "any", count))
     except SluiceError as error:
         problems = error.problems if isinstance(error, ConfigError) else [str(error)]
         for problem in problems:
@@ -114,8 +116,8 @@ def _share_out(options: ServeOptions, count: int) -> None:
         raise ConfigError(["sessions could not be moved to their cells; the reason is above"])
 
 
-def _command(options: ServeOptions, cell: int | str | None, count: int) -> list[str]:
-    """Command of a cell, of the check if ``cell`` is None, or of the move of sessions."""
+def _command(options: ServeOptions, cell: str | None, count: int) -> list[str]:
+    """Command of the zygote that becomes any cell, of the check if ``cell`` is None, or of the move of sessions."""
     told = {
         "data_dir": str(options.data_dir),
         "mqtt": options.mqtt,
@@ -143,7 +145,34 @@ def main() -> int:
         return 0
     if told["cell"] == _MOVE:
         return _move(options, told["count"])
-    return _be_cell(options, Place(told["cell"], told["count"], options.data_dir / _RUN))
+    _import_all()
+    cell = fork_cells()
+    if cell is None:
+        return 0
+    return _be_cell(options, Place(cell, told["count"], options.data_dir / _RUN))
+
+
+def _import_all() -> None:
+    """Import what cells need, so that they share it and are there at once."""
+    import broker.app.lifecycle  # noqa: F401  the largest part of it
+    from broker.app import features
+    from broker.storage.without_pandas import keep_pandas_out
+
+    keep_pandas_out()
+    for name in (
+        features.SCHEMA_VALIDATION,
+        features.TRANSFORMS,
+        features.RULES,
+        features.BRIDGES,
+        features.LAKE,
+        features.API_APPLICATION,
+        features.API_SERVER,
+        features.API_FACES,
+        features.API_CELL_LISTENER,
+        *features.SETTINGS.values(),
+    ):
+        features.load(name)
+    lazy_module.import_all()
 
 
 def _be_cell(options: ServeOptions, place: Place) -> int:

@@ -177,7 +177,6 @@ async def start(
     started.push_async_callback(api.stop)
     api_address = address_text(*api.address)
     local_address = address_text(*api.local_address)
-    await ranges_start
     # If restoring sessions takes long, the API reports until then that the node is not ready.
     late = asyncio.get_running_loop().call_later(_API_AFTER_S, api.begin)
     started.callback(late.cancel)
@@ -194,6 +193,8 @@ async def start(
     started.push_async_callback(
         node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown
     )
+    # clients need not wait for it: it imports for ten times as long as all of the above takes in a cell
+    await ranges_start
     node.store_health.start()
     started.callback(node.store_health.stop)
     node.saturation.start()

@@ -11,18 +11,17 @@ import asyncio
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from broker.cluster.channel import Ready
 from broker.cluster.switchboard import Switchboard
+from broker.cluster.zygote import Zygote
 from broker.core.errors import ConfigError
-from broker.core.process import environment
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -31,8 +30,6 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_AFTER_S: Final = 30.0
 _ADOPT_AGAIN_S: Final = 0.5
-
-Command = Callable[[int], list[str]]
 
 
 def lock(run: Path, name: str) -> int:
@@ -69,8 +66,8 @@ class _Cell:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.process: subprocess.Popen[bytes] | None = None
-        """None for one that an earlier supervisor has started."""
+        self.is_asked = False
+        """True while the zygote is to fork it."""
         self.pid = 0
         self.descriptor: int | None = None
         """Tells when the process has ended."""
@@ -83,14 +80,14 @@ class _Cell:
 class Supervisor:
     """The cells of one data directory, from the first start to the end of all. On the event loop."""
 
-    def __init__(self, run: Path, count: int, command: Command) -> None:
-        """``command`` is what a cell is started with.
+    def __init__(self, run: Path, count: int, command: Sequence[str]) -> None:
+        """``command`` starts the zygote (``broker.cluster.zygote``).
 
         Raises:
             ConfigError: another supervisor has the directory.
         """
         self._run = run
-        self._command = command
+        self._zygote_command = command
         try:
             self._lock = lock(run, "supervisor.lock")
         except BlockingIOError as error:
@@ -105,6 +102,9 @@ class Supervisor:
         self._is_stopping = False
         self._status = 0
         self._changed = asyncio.Event()
+        self._zygote: Zygote | None = None
+        self._statuses: dict[int, int] = {}
+        """How processes of cells ended."""
 
     async def serve(self) -> int:
         """Run the cells until they are told to stop; the exit status."""
@@ -118,8 +118,13 @@ class Supervisor:
         if not self._is_stopping and (front := self._cells[0].ready) is not None:
             _log.info("cells.ready", cells=len(self._cells))
             print(f"sluice ready mqtt={front.mqtt} api={front.api}", flush=True)
-        await self._until(lambda: self._is_stopping and not any(c.pid for c in self._cells))
+        await self._until(
+            lambda: self._is_stopping and not any(c.pid or c.is_asked for c in self._cells)
+        )
+        if self._zygote is not None:
+            self._zygote.close()
         self._switchboard.close()
+        self._loop.remove_signal_handler(signal.SIGCHLD)
         os.close(self._lock)
         return self._status
 
@@ -128,7 +133,9 @@ class Supervisor:
     def greeted(self, cell: int, pid: int) -> None:
         """A cell has made its line: one of an earlier supervisor is this one's from now on."""
         process = self._cells[cell]
-        if process.pid != pid:
+        if process.is_asked:
+            self._forked(cell, pid)
+        elif process.pid != pid:
             _log.info("cell.adopted", cell=cell, process=pid)
             self._watch(process, pid)
         if self._is_stopping:
@@ -150,7 +157,7 @@ class Supervisor:
 
     def _begin(self, cell: _Cell) -> None:
         """Start a cell, or wait for the one that an earlier supervisor has started."""
-        if self._is_stopping or cell.pid:
+        if self._is_stopping or cell.pid or cell.is_asked:
             return
         if is_running(self._run, cell.number):
             cell.was_ready = True
@@ -158,14 +165,36 @@ class Supervisor:
             return
         self._switchboard.prepare(cell.number)
         cell.started_s = time.monotonic()
-        process = cell.process = subprocess.Popen(
-            self._command(cell.number),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=environment(),
-            start_new_session=True,
-        )
-        self._watch(cell, process.pid)
+        cell.is_asked = True
+        if self._zygote is None:
+            self._zygote = Zygote(self._loop, self._zygote_command, self._forked, self._lost)
+        self._zygote.fork(cell.number)
+
+    def _forked(self, number: int, pid: int) -> None:
+        """The process of a cell is there."""
+        cell = self._cells[number]
+        if cell.is_asked:
+            cell.is_asked = False
+            self._watch(cell, pid)
+            if self._is_stopping:
+                self._tell(signal.SIGTERM)
+
+    def _lost(self) -> None:
+        """The zygote has ended: the next cell needs another one."""
+        self._zygote = None
+        asked = [cell for cell in self._cells if cell.is_asked]
+        for cell in asked:
+            cell.is_asked = False
+            self._over(cell, None)
+        _log.error("zygote.ended", cells=[cell.number for cell in asked])
+        self._changed.set()
+
+    def _reap(self) -> None:
+        """Note how processes ended. Those that a cell left behind are this one's children, too."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if any(cell.pid == ended[0] for cell in self._cells):
+                    self._statuses[ended[0]] = os.waitstatus_to_exitcode(ended[1])
 
     def _watch(self, cell: _Cell, pid: int) -> None:
         try:
@@ -180,11 +209,13 @@ class Supervisor:
         assert cell.descriptor is not None
         self._loop.remove_reader(cell.descriptor)
         os.close(cell.descriptor)
-        status = None if cell.process is None else cell.process.wait()
+        self._reap()
+        cell.descriptor = None
+        self._over(cell, self._statuses.pop(cell.pid, None))
+
+    def _over(self, cell: _Cell, status: int | None) -> None:
         pid = cell.pid
         cell.pid = 0
-        cell.descriptor = None
-        cell.process = None
         cell.ready = None
         self._changed.set()
         if self._is_stopping:
@@ -209,6 +240,7 @@ class Supervisor:
         cell.pause_s = min(cell.pause_s * 2, _LONGEST_PAUSE_S)
 
     def _on_signals(self) -> None:
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop)
         if sys.stdin is None or not sys.stdin.isatty():
@@ -237,7 +269,7 @@ def _reason(status: int | None) -> str:
     return f"signal {signal.Signals(-status).name}"
 
 
-def supervise(run: Path, count: int, command: Command) -> int:
+def supervise(run: Path, count: int, command: Sequence[str]) -> int:
     """Run cells until SIGTERM or SIGINT; the exit status.
 
     Raises:

@@ -176,7 +176,7 @@ class Withholding:
 
     @property
     def is_full(self) -> bool:
-        """True if so much is withheld that further messages may be refused."""
+        """True if more than ``mqtt.max_withheld_bytes`` are withheld: further messages may be refused."""
         return self._bytes > self._most_bytes
 
     def let_go(self, acknowledgement: Acknowledgement, size_bytes: int) -> None:

@@ -29,11 +29,7 @@ from tests.support.waiting import until
 async def supervised(run: Path, count: int = 2, *what: str) -> AsyncIterator[Supervisor]:
     """A supervisor of bare cells, which are told to stop at the end."""
 
-    def command(cell: int) -> list[str]:
-        return [
-            sys.executable, "-m", "tests.support.bare_cell", str(cell), str(count), str(run), *what,
-        ]  # fmt: skip
-
+    command = (sys.executable, "-m", "tests.support.bare_cell", str(count), str(run), *what)
     supervisor = Supervisor(run, count, command)
     serving = asyncio.create_task(supervisor.serve())
     try:
@@ -52,7 +48,7 @@ def test_it_says_ready_once_all_are(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert is_running(tmp_path, 0)
             assert is_running(tmp_path, 1)
             with pytest.raises(ConfigError, match="in use by another sluice"):
-                Supervisor(tmp_path, 2, lambda _cell: [])
+                Supervisor(tmp_path, 2, ())
         assert supervisor._status == 0
         assert not is_running(tmp_path, 0)
         assert not (tmp_path / "control.sock").exists()

@@ -1,4 +1,4 @@
-"""A process that says what a cell says to its supervisor, and is no broker: ``python -m tests.support.bare_cell``."""
+"""Processes that say what cells say to their supervisor, and are no brokers: ``python -m tests.support.bare_cell``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 
 from broker.cluster.control import Control
 from broker.cluster.supervisor import cell_lock, lock
+from broker.cluster.zygote import fork_cells
 from broker.core.cells import Place
 
 
-async def main() -> None:
-    number, count, run, *what = sys.argv[1:]
-    place = Place(int(number), int(count), Path(run))
+async def be(number: int) -> None:
+    """Be a cell."""
+    count, run, *what = sys.argv[1:]
+    place = Place(number, int(count), Path(run))
     lock(place.run, cell_lock(place.number))
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
@@ -28,4 +30,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if (cell := fork_cells()) is not None:
+        asyncio.run(be(cell))
