@@ -180,13 +180,13 @@ async def start(
     # If restoring sessions takes long, the API reports until then that the node is not ready.
     late = asyncio.get_running_loop().call_later(_API_AFTER_S, api.begin)
     started.callback(late.cancel)
-    bound = await node.server.start()
+    links = node.links
+    if links is not None:
+        started.push_async_callback(links.stop)
+    bound = await node.server.start(None if links is None else links.join)
     late.cancel()
     mqtt_address = address_text(*bound[0]) if bound else "none"
     own = config.get("node", NodeSettings)
-    if node.links is not None:
-        await node.links.start()
-        started.push_async_callback(node.links.stop)
     if steering is not None:
         started.push_async_callback(steering.stop, own.shutdown_timeout)
         steering.begin(node.server.listeners)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from logging import getLogger
 from typing import Any, Final
 
 from broker.cluster.connection import Channel
@@ -20,8 +22,13 @@ from broker.core.cells import Place, Slots
 from broker.routing.router import Target
 from broker.session.session import Session
 
+_log = getLogger(__name__)
+
 # Seconds between two tries to connect.
 _RETRY_S: Final = 0.2
+# Seconds that a start waits for the links to cells that run, and between two looks at them.
+_JOIN_S: Final = 3.0
+_JOIN_POLL_S: Final = 0.02
 # Seconds that a SUBACK waits for other cells.
 SUBSCRIBE_WAIT_S: Final = 1.0
 # Seconds after which positions are written.
@@ -83,6 +90,34 @@ class Links:
                 self._tasks.append(asyncio.create_task(self._connect(link)))
         self._tasks.append(asyncio.create_task(self._store_positions()))
         self.shares.start()
+
+    async def join(self) -> None:
+        """Start, and wait a while until this cell knows the filters of all other cells that run: a client of theirs
+        would else miss what is published here at once. A cell that starts later waits for this one."""
+        await self.start()
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + _JOIN_S
+        running = [link for number, link in self._links.items() if self._listens(number)]
+        # a cell answers this one's filters after it has told its own
+        while not all(link.routed >= self.interest.version for link in running):
+            await asyncio.sleep(_JOIN_POLL_S)
+            if loop.time() > ends_s:
+                _log.warning(
+                    "link.late cells=%s", [link.number for link in running if not link.is_up]
+                )
+                return
+
+    def _listens(self, number: int) -> bool:
+        """True if another cell takes links."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(self._path(number))
+            except BlockingIOError:  # too many wait there
+                return True
+            except OSError:
+                return False
+        return True
 
     async def stop(self) -> None:
         """End all links; what was not kept by others is sent after the next start."""

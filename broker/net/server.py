@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from logging import getLogger
 from typing import Final
@@ -165,13 +165,18 @@ class Server:
     def _has_authenticator(self) -> bool:
         return self._access is not None and not self._access.authenticators.is_empty
 
-    async def start(self) -> list[tuple[str, int]]:
-        """Restore what the store holds, then accept connections; returns the addresses in use.
+    async def start(
+        self, before_open: Callable[[], Awaitable[None]] | None = None
+    ) -> list[tuple[str, int]]:
+        """Restore what the store holds, then accept connections; returns the addresses in use. ``before_open`` is
+        awaited in between.
 
         Raises:
             broker.core.errors.Unavailable: an address is taken; nothing is left open.
         """
         await self._load()
+        if before_open is not None:
+            await before_open()
         bound = await self.listeners.open()
         self._tick()
         return bound

@@ -310,7 +310,8 @@ def rows(data_dir: Path, cells: int) -> Counter[bytes]:
     for cell in range(cells):
         store = RocksStore(cell_directory(data_dir, cell), "os")
         try:
-            for shard in Catalogue(store).open(StreamSpec(name=_ROWS)).shards:
+            log = Catalogue(store).open(StreamSpec(name=_ROWS)).log
+            for shard in (shard for shard in store.shards() if shard.log == log):
                 position = 0
                 while part := store.read(shard, position, 1000):
                     position = part[-1][0] + 1

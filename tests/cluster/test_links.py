@@ -300,10 +300,8 @@ async def test_a_cell_sends_no_message_back_to_where_it_came_from(
     killed: bool, tmp_path: Path
 ) -> None:
     async with cells(2, tmp_path) as (one, two):
-        names = {
-            cell: next(name for name in map(str, range(99)) if cell.place.has(name))
-            for cell in (one, two)
-        }
+        names = {one: "one-1", two: "two-3"}
+        assert [one.place.cell_of(name) for name in names.values()] == [0, 1]
         for cell, name in names.items():
             subscriber = await cell.node.client(name, 5, **_KEEPS)
             await subscriber.subscribe(SubscriptionRequest("t", 1))
@@ -322,7 +320,8 @@ async def test_a_cell_sends_no_message_back_to_where_it_came_from(
         publisher = await two.node.client("p", 5)
         assert await publish(publisher, "t", b"4", 1, 4) == 0
         for cell, name in names.items():
-            await cell.node.until(lambda cell=cell: cell.node.server.hub.session_log.log_next >= 4)  # type: ignore[misc]
+            log = cell.node.server.hub.session_log
+            await cell.node.until(lambda log=log: log.log_next >= 4)  # type: ignore[misc]
             subscriber = await cell.node.client(name, 5, **_KEEPS)
             got = [packet.payload for packet in await receive(subscriber, 4)]
             assert got == [b"1", b"2", b"3", b"4"]
@@ -428,6 +427,27 @@ async def test_messages_keep_their_order_when_a_durable_session_comes_and_goes(
                 kept.send(Unsubscribe(number, ["t"]))
         packets = await receive(live, total)
         assert [int(packet.payload) for packet in packets] == list(range(1, total + 1))
+
+
+@on_loop
+async def test_a_cell_that_restarts_knows_the_filters_of_others_before_it_takes_clients(
+    tmp_path: Path,
+) -> None:
+    async with cells(3, tmp_path) as joined:
+        for source in joined:
+            subscribers = [
+                await cell.node.client(f"s{source.place.number}", 5)
+                for cell in joined
+                if cell is not source
+            ]
+            for subscriber in subscribers:
+                await subscriber.subscribe(SubscriptionRequest("t", 1))
+            await source.kill()
+            await source.start()
+            publisher = await source.node.client("p", 5)
+            assert await publish(publisher, "t", b"x", 1, 1) == 0
+            for subscriber in subscribers:
+                assert [packet.payload for packet in await receive(subscriber, 1)] == [b"x"]
 
 
 @on_loop

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from broker.app.cells import OF_CELLS
+from broker.cluster.frames import RouteChanges, encoded
 from broker.cluster.links import Links
 from broker.cluster.steering import Steering
 from broker.cluster.switchboard import Switchboard
@@ -175,9 +176,10 @@ class JoinedNode(Node):
         for cell in self._links:
             for link in cell:
                 if link.is_up:
-                    link.box.flush()
-                    link.routed = 0
-                    link.tell((), cell.interest.version)
+                    link._routes.routed = 0
+                    link.send_in_order(
+                        encoded(RouteChanges(cell.interest.version, False, True, []))
+                    )
         await self.are_linked()
         await until(
             lambda: all(
@@ -248,6 +250,9 @@ async def joined(
             if before_start is not None:
                 before_start(node)
 
+        async def links_of_first() -> None:
+            await links[0].start()
+
         stores = _stores(shape.cells, store, more_stores)
         # cells connect to those with higher numbers, which listen already
         for number in reversed(range(shape.cells)):
@@ -262,10 +267,10 @@ async def joined(
                     listeners=listeners,
                     clock=clock,
                     before_start=join,
+                    before_open=links_of_first,
                     **{**_of_cells(), **options},
                 )
             )
-            await links[0].start()
             stack.push_async_callback(links[0].stop)
             steering.begin(node.server.listeners)
             nodes.insert(0, node)

@@ -28,13 +28,18 @@ class Cell:
     async def start(self) -> None:
         """Start with what the store holds."""
         self.node = await self._running.enter_async_context(
-            running(self.store, clock=self.clock, before_start=self._link, **self._settings)
-        )
-        await self.links.start()
+            running(
+                self.store, clock=self.clock, before_start=self._link, before_open=self._join,
+                **self._settings,
+            )
+        )  # fmt: skip
         self.is_running = True
 
     def _link(self, node: Node) -> None:
         self.links = Links(self.place, node.server.hub)
+
+    async def _join(self) -> None:
+        await self.links.join()
 
     async def stop(self) -> None:
         """End its links and its server, without a word to its clients."""

@@ -210,6 +210,7 @@ async def one_process(
     steering: Steering | None = None,
     listeners: Sequence[NamedListener] = (NamedListener(ListenerSettings(bind="127.0.0.1:0")),),
     before_start: Callable[[Node], None] | None = None,
+    before_open: Callable[[], Awaitable[None]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Node]:
     """A server of one process. Leaving it is like a kill: nothing is said, nothing more is stored."""
@@ -240,7 +241,7 @@ async def one_process(
     node = Node(server, writer, metrics, events, clock, alarms)
     if before_start is not None:
         before_start(node)
-    node.ports = [port for _, port in await server.start()]
+    node.ports = [port for _, port in await server.start(before_open)]
     node.port = node.ports[0]
     try:
         yield node
