@@ -126,13 +126,22 @@ class ConfigReload:
             _log.info("config.reloaded", needs_restart=answer["needs_restart"], failed=failed)
             return answer
 
-    async def adopt(self) -> None:
-        """Take over what the API's file holds now, which another cell has written.
+    @property
+    def files_digest(self) -> str:
+        """Digest of the files as they were read last, the API's aside."""
+        return self._node.config.files_digest()
+
+    async def adopt(self, files: str = "") -> None:
+        """Take over what the API's file holds now, which another cell has written. ``files`` is the digest of the
+        others as that cell has read them: where they changed since this one did, it reads them too.
 
         Raises:
             ConfigError: it cannot be used; nothing was changed.
             Conflict: other files have changed since they were read, or some objects cannot be taken over.
         """
+        config = await asyncio.to_thread(self._read, None)
+        if self._node.config.other_layers(config) and config.files_digest() == files:
+            await self.reload()
         async with self._one_at_a_time:
             config = await asyncio.to_thread(self._read, None)
             self._check_other_files(config)
@@ -147,16 +156,16 @@ class ConfigReload:
             if failed:
                 raise Conflict("; ".join(failed))
 
-    async def follow(self, changes: Mapping[str, Mapping[str, Change]]) -> None:
-        """Take over changes of objects that another cell has written, by section and name. Raises as ``adopt``."""
-        if not changes.keys() <= _reloaded_sections().keys() | {USERS}:
-            return await self.adopt()
+    async def follow(self, changes: Mapping[str, Mapping[str, Change]] | None, files: str) -> None:
+        """Take over changes of objects that another cell has written, by section and name, and else as ``adopt``."""
+        if not changes or not changes.keys() <= _reloaded_sections().keys() | {USERS}:
+            return await self.adopt(files)
         async with self._one_at_a_time:
             is_taken = self._node.sections.follow(changes)
             if is_taken:
                 self._follow_objects(changes)
         if not is_taken:
-            await self.adopt()
+            await self.adopt(files)
         return None
 
     def _follow_objects(self, changes: Mapping[str, Mapping[str, Change]]) -> None:

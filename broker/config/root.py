@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
@@ -28,6 +29,7 @@ from broker.config.model import Settings
 from broker.config.objects import LayerObjects, objects_in, without_objects
 from broker.config.problems import hint, sentence
 from broker.config.reference import SettingEntry, describe
+from broker.core import jsontext
 from broker.core.errors import ConfigError, NotFound
 from broker.core.kinds import Kind, object_sections
 from broker.core.objects import Spec
@@ -178,6 +180,15 @@ class Config:
         for part in path:
             value = value.get(part) if isinstance(value, dict) else None
         return value
+
+    def files_digest(self) -> str:
+        """Digest of what all files but the API's hold, the same in each cell that has read them."""
+        values = {
+            str(layer.file): layer.values
+            for layer in self._layers
+            if layer.file is not None and layer.file != self.api_file
+        }
+        return sha256(jsontext.encode(values)).hexdigest()
 
     def other_layers(self, other: Config) -> list[str]:
         """The layers that differ from those of another configuration, the API's file aside."""

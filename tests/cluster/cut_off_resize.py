@@ -66,7 +66,11 @@ def _content(data_dir: Path) -> Content:
     """All that the stores of a data directory hold. They are opened in a process of its own: RocksDB has threads,
     which a later child would lack."""
     file = data_dir.with_suffix(".content")
-    assert not _in_child(lambda: file.write_bytes(pickle.dumps(_read(data_dir))) and None)
+
+    def write() -> None:
+        file.write_bytes(pickle.dumps(_read(data_dir)))
+
+    assert not _in_child(write)
     content: Content = pickle.loads(file.read_bytes())
     return content
 

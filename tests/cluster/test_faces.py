@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.sync.client import connect
 
 from broker.admin.rights import Actor
+from broker.core.errors import Conflict
 from tests.cluster.cells import Cells, running
 from tests.end_to_end.clients import Client
 from tests.support.local_node import sluice
@@ -176,13 +177,61 @@ def test_only_the_front_writes_the_file(cells: Cells) -> None:
     assert own(cells, 1, "GET", "/rules/own").status_code == 404
 
 
-def test_a_change_that_one_cell_refuses_is_in_none(tmp_path: Path) -> None:
+def test_a_cell_that_has_not_read_a_file_again_reads_it_with_the_next_change(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path / "data", config="mqtt.max_inflight = 20") as cells:
+        file = cells.front.data_dir / "sluice.conf"
+        file.write_text("mqtt.max_inflight = 21")
+        cells.front.reload()  # this cell alone
+        cells.front.call("POST", "/rules", RULE)
+        assert own(cells, 1, "GET", "/rules/r").json()["name"] == "r"
+        assert own(cells, 1, "GET", "/config/mqtt.max_inflight").json()["value"] == 20
+        cells.front.call("PUT", "/config/mqtt.max_topic_levels", {"value": 7})
+        for key, value in (("max_inflight", 21), ("max_topic_levels", 7)):
+            assert own(cells, 1, "GET", f"/config/mqtt.{key}").json()["value"] == value
+        file.write_text("mqtt.max_inflight = 22")  # which no cell has read
+        refused = cells.front.call("PUT", "/config/mqtt.max_topic_levels", {"value": 8}, expect=409)
+        assert f"{file} changed after the broker read it" in refused["detail"]
+
+
+def test_other_cells_take_over_only_the_objects_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "data") as cells:
+        cells.front.call("POST", "/rules", RULE)
+        reads: list[str] = []
+        monkeypatch.setattr(cells.nodes[1]._reload, "_read", lambda _values: reads.append("read"))
+        cells.front.call("PUT", "/rules/r", {**RULE, "sql": 'SELECT qos FROM "t/#"'})
+        cells.front.call("POST", "/rules", {**RULE, "name": "s"})
+        cells.front.call("POST", "/users", {"name": "meter", "password": "a-password"})
+        cells.front.call("PUT", "/users/meter", {"password": "another-password"})
+        cells.front.call("DELETE", "/rules/s")
+        for path in ("/rules", "/users"):
+            items = [own(cells, cell, "GET", path).json()["items"] for cell in (0, 1)]
+            assert [item["etag"] for item in items[0]] == [item["etag"] for item in items[1]]
+            assert len(items[0]) == 1
+        assert not reads
+        monkeypatch.undo()
+        cells.front.call("DELETE", "/users/meter")
+        assert own(cells, 1, "GET", "/users/meter").status_code == 404
+        # what it takes over later, from the file, is the same
+        cells.front.call("POST", "/config:reload")
+        items = [own(cells, cell, "GET", "/rules").json()["items"] for cell in (0, 1)]
+        assert [item["sql"] for item in items[0]] == [item["sql"] for item in items[1]]
+
+
+def test_a_change_that_one_cell_refuses_is_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(tmp_path / "data", config="mqtt.max_inflight = 20") as cells:
         cells.front.call("POST", "/rules", RULE)
         cells.front.call("POST", "/rules", {**RULE, "name": "s"})
-        file = cells.front.data_dir / "sluice.conf"
-        file.write_text("mqtt.max_inflight = 21")
-        cells.front.reload()  # this cell alone: the other has still read the file as it was
+
+        async def refuse(*_: object) -> None:
+            raise Conflict("it has no room")
+
+        monkeypatch.setattr(cells.nodes[1]._reload, "follow", refuse)
         changes: list[tuple[str, str, Any]] = [
             ("POST", "/rules", {**RULE, "name": "new"}),
             ("PUT", "/rules/r", {**RULE, "sql": 'SELECT qos FROM "t/#"'}),
@@ -194,8 +243,8 @@ def test_a_change_that_one_cell_refuses_is_in_none(tmp_path: Path) -> None:
         before = cells.front.call("GET", "/rules")["items"]
         for method, path, body in changes:
             refused = cells.front.call(method, path, body, expect=409)
-            assert refused["detail"].startswith(
-                f"cell 1 refused the change, so no cell has it: {file} changed after"
+            assert (
+                refused["detail"] == "cell 1 refused the change, so no cell has it: it has no room"
             )
             for cell in (0, 1):
                 rules = own(cells, cell, "GET", "/rules").json()["items"]
@@ -205,8 +254,7 @@ def test_a_change_that_one_cell_refuses_is_in_none(tmp_path: Path) -> None:
                 assert own(cells, cell, "GET", "/users/meter").status_code == 404
                 levels = own(cells, cell, "GET", "/config/mqtt.max_topic_levels").json()
                 assert levels["value"] != 7
-        cells.front.call("POST", "/config:reload")
-        assert own(cells, 1, "GET", "/config/mqtt.max_inflight").json()["value"] == 21
+        monkeypatch.undo()
         for method, path, body in changes:
             if path != "/rules:reorder":
                 cells.front.call(method, path, body)

@@ -163,7 +163,7 @@ async def test_every_session_gets_what_waited_for_it_once_and_in_order(
                 await client.close()
             for session in [s for cell in broker.cells for s in cell.node.server.hub.sessions]:
                 if session.client_id in _CLIENTS:
-                    await until(lambda session=session: session.is_away)
+                    await until(partial(getattr, session, "is_away"))
             await broker.quiet()
     async with running(data_dir, clock) as broker:
         for cell in broker.cells:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster.directories import (
+    CHANGE_FILE,
     cell_directory,
     check_count,
     check_room,
@@ -109,7 +110,20 @@ def test_a_directory_keeps_its_number_of_cells(tmp_path: Path) -> None:
 def test_data_of_one_process_is_not_taken_by_several(tmp_path: Path) -> None:
     (tmp_path / "rocksdb").mkdir()
     check_count(tmp_path, 1)
-    with pytest.raises(ConfigError, match="expected 1, the number of cells"):
+    check_count(tmp_path, 2, may_grow=True)
+    with pytest.raises(ConfigError, match="Try: --workers 1, or sluice cells resize 2"):
+        check_count(tmp_path, 2)
+
+
+def test_a_change_of_the_number_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    make_directories(tmp_path, 2)
+    (tmp_path / CHANGE_FILE).write_text('{"id": "x", "before": 2, "after": 3, "step": "copy"}')
+    check_count(tmp_path, 3, may_grow=True)
+    for count, may_grow in ((2, True), (3, False), (1, False)):
+        with pytest.raises(ConfigError, match=r"cut off\. Try: sluice cells resize 3"):
+            check_count(tmp_path, count, may_grow=may_grow)
+    (tmp_path / CHANGE_FILE).write_text("{")
+    with pytest.raises(ConfigError, match="got none that can be read"):
         check_count(tmp_path, 2)
 
 

@@ -113,6 +113,9 @@ class SavedFile(Protocol):
 class Adopts(Protocol):
     """Takes over the content of that file (``broker.app.reload``)."""
 
+    @property
+    def files_digest(self) -> str: ...
+
     async def adopt(self) -> None: ...
 
 
@@ -269,9 +272,7 @@ class Faces:
             if not replaced:
                 return response
             there = [cell for cell in self.place.others if cell not in self._behind]
-            changes = jsontext.encode(self._file.changes_of(replaced))
-            if len(changes) > MAX_JSON_BYTES:
-                changes = b""
+            changes = self._file.changes_of(replaced)
             answers = await asyncio.gather(*(self._adopt(cell, changes) for cell in there))
             refusals = [
                 answer for answer in answers if isinstance(answer, Reply) and not answer.is_good
@@ -296,10 +297,13 @@ class Faces:
             for cell in self.place.others:
                 self._follow(cell)
 
-    async def _adopt(self, cell: int, changes: bytes = b"") -> Reply | Away:
+    async def _adopt(self, cell: int, changes: Mapping[str, Any] | None = None) -> Reply | Away:
         """Let a cell take over these changes, or all that the file holds."""
+        body = jsontext.encode({"changes": changes, "files": self._reload.files_digest})
+        if len(body) > MAX_JSON_BYTES:
+            body = jsontext.encode({"changes": None, "files": self._reload.files_digest})
         return await self._calls.ask(
-            cell, "POST", _ADOPT, actor=Actor("front"), body=changes, within_s=CONFIG_S
+            cell, "POST", _ADOPT, actor=Actor("front"), body=body, within_s=CONFIG_S
         )
 
     def _follow(self, cell: int) -> None:

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 class ReloadConfig(Protocol):
     """Reload of the configuration (``broker.app.reload``)."""
 
-    async def follow(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over changes of objects that another cell has saved."""
+    async def follow(self, changes: Mapping[str, Mapping[str, Any]] | None, files: str) -> None:
+        """Take over changes of objects that another cell has saved, or all that its file holds."""
 
     async def reload(self, *, drain: bool = False) -> ReloadedConfig:
         """Read the files again and apply what changed."""

@@ -106,10 +106,8 @@ async def adopt_configuration(request: Request) -> Response:
     if not is_of_cell(request) or context.reload is None:
         raise ApiProblem(404, "no_such_path", "there is no such path")
     identify(request)
-    if (body := await request.body()) and (changes := jsontext.decode(body)):
-        await context.reload.follow(changes)
-    else:
-        await context.reload.adopt()
+    asked = jsontext.decode(await request.body())
+    await context.reload.follow(asked["changes"], asked["files"])
     return Response(status_code=204)
 
 
