@@ -45,8 +45,8 @@ class GroupSpec(Settings):
 
 
 class GroupRow(TypedDict):
-    """A share group with its figures. `name` is the NAME in `$share/NAME/FILTER`; `waiting` counts queued messages,
-    `behind` the records of its stream that it has not read."""
+    """A share group with its figures, those of all cells added up. `name` is the NAME in `$share/NAME/FILTER`; `waiting`
+    counts queued messages, `behind` the records of its stream that it has not read."""
 
     group: str
     name: str | None
@@ -122,7 +122,7 @@ class GroupService:
                 "inflight": member.in_flight,
                 "queued": len(member.lane),
             }
-            for member in islice(group.members.values(), MAX_MEMBERS_SHOWN)
+            for member in islice(group.own_members, MAX_MEMBERS_SHOWN)
         ]
         places: builtins.list[GroupPosition] = [
             {
@@ -171,6 +171,8 @@ class GroupService:
 
 
 def _row(group: ShareGroup) -> GroupRow:
+    """The part of a group that this cell has: its own members, and what waits here."""
+    members = group.own_members
     return {
         "group": group.key,
         "name": group.filter.share_group,
@@ -179,11 +181,11 @@ def _row(group: ShareGroup) -> GroupRow:
         "durable": group.is_persistent,
         "outlives_members": group.is_kept,
         "stream": group.stream,
-        "members": len(group.members),
+        "members": len(members),
         "connected": group.connected,
         "waiting": group.waiting,
         "waiting_bytes": group.waiting_bytes,
-        "inflight": group.in_flight,
+        "inflight": sum(member.in_flight for member in members),
         "delivered": group.given,
         "redelivered": group.redelivered,
         "behind": group.behind,

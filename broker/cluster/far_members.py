@@ -81,6 +81,7 @@ class FarSession:
     ) -> None:
         """Take a message of QoS 0."""
         del qos, retain, identifiers
+        self.member.group.given -= 1  # counted in its cell
         self._grants.grant_qos0(self.member, outgoing)
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
@@ -147,6 +148,7 @@ class FarMember(Member):
     def emit(session: Any, delivery: Any, *, dup: bool) -> bool:
         """Grant it a message for which it has room."""
         member: FarMember = session.member
+        member.group.given -= 1  # counted in its cell
         member.grants.grant(member, delivery, dup=dup)
         if member.credit is not None:
             member.credit -= 1

@@ -94,7 +94,7 @@ class _Sent(NamedTuple):
 class Held(Origin):
     """A message that another cell granted to a member of this one."""
 
-    __slots__ = ("_shares", "client_id", "delivery", "identity", "key", "number", "state")
+    __slots__ = ("_shares", "client_id", "delivery", "group", "identity", "key", "number", "state")
 
     def __init__(
         self, shares: CellShares, key: str, client_id: str, number: int, identity: str
@@ -106,6 +106,7 @@ class Held(Origin):
         self.identity = identity
         """Of the session log that the message is in."""
         self.delivery: SharedDelivery
+        self.group: ShareGroup
         self.state = "held"
         """``own`` if the other cell ended and forgot it, ``void`` if it has given it to another member."""
 
@@ -214,7 +215,7 @@ class CellShares:
         if self._is_peer_new:
             for held in [held for held in self._held.values() if not is_logged(held.number)]:
                 held.state = "own"
-                del self._held[held.key, held.number]
+                self._let_go_of(held)
         for held in [held for held in self._held.values() if held.identity != link.log_heard]:
             self._forget_held(held)
         earlier = [*(notice for frame in self._unconfirmed for notice in frame), *self._answers]
@@ -412,7 +413,7 @@ class CellShares:
         delivery = SharedDelivery(Outgoing(message), held, NO_OFFSET, 0)
         delivery.may_be_seen = granted.may_be_seen
         held.delivery = delivery
-        self._held[key, number] = held
+        self._hold(held)
         if is_logged(number) and member.session.is_durable:
             delivery.place = number >> 1
             delivery.claim = (self._claim_key(held), 0, 0, number)
@@ -446,14 +447,14 @@ class CellShares:
         held.delivery = delivery
         delivery.cursor = held
         delivery.place = number >> 1
-        self._held[key, number] = held
+        self._hold(held)
         self._groups.groups[key].take_up_granted(member, delivery)
         return True
 
     def _forget_held(self, held: Held) -> None:
         """The other cell knows nothing of a message that a member has, which the client may settle all the same."""
         held.state = "void"
-        del self._held[held.key, held.number]
+        self._let_go_of(held)
         delivery = held.delivery
         delivery.claim = None
         holder = delivery.holder
@@ -466,12 +467,23 @@ class CellShares:
 
     def answer(self, held: Held, kind: Notice, *, is_stored: bool = False) -> None:
         """Tell the other cell how a message that it granted ended."""
-        if held.state != "held" or self._held.pop((held.key, held.number), None) is None:
+        if held.state != "held":
             return
+        held.state = "over"
+        self._let_go_of(held)
         if is_stored:
             self._settled[held.key, held.number] = held.identity
             self._stored.put(f"{held.identity}/{held.number}/{held.key}", b"")
         self._say((kind, held.key, held.client_id, held.number, 0))
+
+    def _hold(self, held: Held) -> None:
+        self._held[held.key, held.number] = held
+        held.group = self._groups.groups[held.key]
+        held.group.borrowed += 1
+
+    def _let_go_of(self, held: Held) -> None:
+        del self._held[held.key, held.number]
+        held.group.borrowed -= 1
 
     def _say(self, notice: _Notice) -> None:
         self._answers.append(notice)

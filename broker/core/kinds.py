@@ -152,7 +152,8 @@ class Kind:
     ``documents`` are members that hold whole documents of other languages, which are checked by their readers.
     ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
     ``none_left`` is one for the command that removes the last one. ``at`` says where its operations run that change
-    what is saved; others run here, or ``reads_at``, and those about counters in all cells. A reload applies changes
+    what is saved; others run here, or ``reads_at``, and those about counters in all cells. With ``is_summed``, each
+    cell has a part of every object, and lists and answers show the figures of all added up. A reload applies changes
     of files, or a restart where ``reloads`` is false. ``put`` are members of the spec that the command ``put`` takes
     as options; one that is a secret is read from a file, standard input or the terminal. With ``holds_secrets``,
     requests and answers have secrets, of which nothing is kept. ``recorded`` is a function, as ``module:function``,
@@ -184,6 +185,7 @@ class Kind:
     none_left: str = ""
     at: At = "config"
     reads_at: At | None = None
+    is_summed: bool = False
     reloads: bool = True
     put: Sequence[str] = ()
     holds_secrets: bool = False

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core import jsontext
-from ui.api.cell_joins import interleaved, merged_pages, summed
+from ui.api.cell_joins import Joining, interleaved, merged_pages, summed
 from ui.api.objects import page_of
 from ui.api.parameters import decode_cursor, encode_cursor
 
@@ -39,7 +39,7 @@ def walk(cells: list[Items], limit: int, page: Any, key: str = "", by: str = "")
             for cell, start in enumerate(starts)
             if start is not False
         }
-        answer = merged_pages(going, starts, limit, key, by)
+        answer = merged_pages(going, starts, limit, Joining(key=key), by)
         assert 0 <= len(answer["items"]) <= limit
         assert all(
             item["number"] == dict(map(reversed, cells[item["cell"]]))[item["name"]]
@@ -148,3 +148,40 @@ def test_an_error_of_a_source_of_lines_is_raised() -> None:
     with pytest.raises(RuntimeError, match="broken"):
         asyncio.run(read())
     assert sorted(lines) == [b"1\n", b"2\n"]
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.text("ab/", min_size=1), st.integers(0, 9)), min_size=2, max_size=4
+    ),
+    st.integers(1, 6),
+)
+def test_parts_of_one_name_are_added_wherever_pages_end(
+    cells: list[dict[str, int]], limit: int
+) -> None:
+    joining = Joining(key="name", merged_by="name", is_summed=True)
+    starts: list[Any] = [None] * len(cells)
+    items: list[tuple[str, int]] = []
+    for _ in range(200):
+        going = {}
+        for cell, start in enumerate(starts):
+            if start is False:
+                continue
+            names = sorted(name for name in cells[cell] if start is None or name > start[1])
+            shown = names[:limit]
+            at = 0 if start is None else start[0] + 1
+            going[cell] = {
+                "items": [{"name": name, "count": cells[cell][name]} for name in shown],
+                "next": encode_cursor(at + len(shown) - 1, shown[-1])
+                if len(names) > limit
+                else None,
+                "total": len(cells[cell]),
+            }
+        answer = merged_pages(going, starts, limit, joining, "name")
+        assert len(answer["items"]) <= limit
+        items += [(item["name"], item["count"]) for item in answer["items"]]
+        if answer["next"] is None:
+            break
+        starts = jsontext.decode(base64.urlsafe_b64decode(answer["next"]))
+    every = sorted({name for cell in cells for name in cell})
+    assert items == [(name, sum(cell.get(name, 0) for cell in cells)) for name in every]

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -336,7 +337,6 @@ def test_clients_of_all_cells_are_kicked(cells: Cells) -> None:
 
 def test_what_several_cells_cannot_do_is_refused(cells: Cells) -> None:
     refusals = [
-        ("POST", "/groups", {"group": "g", "filter": "a/#"}),
         ("POST", "/lake/tables", {"name": "t", "stream": "s"}),
         ("GET", "/quarantine", None),
         ("GET", "/streams/s/positions", None),
@@ -545,3 +545,31 @@ def test_what_the_schema_registry_saves_reaches_all_cells(cells: Cells) -> None:
     eventually(lambda: own(cells, 1, "GET", "/schemas/meters").status_code == 200)
     cells.front.call("DELETE", "/schemas/meters?permanent=true")
     assert own(cells, 1, "GET", "/schemas/meters").status_code == 404
+
+
+def test_a_share_group_is_one_over_all_cells(cells: Cells) -> None:
+    group = "$share/workers/jobs/#"
+    path = "/groups/" + quote(group, safe="")
+    assert cells.front.call("POST", "/groups", {"group": group}, expect=201)["group"] == group
+    with ExitStack() as stack:
+        clients = []
+        for cell in (0, 1):
+            name = cells.client_of(cell, "worker")
+            client = stack.enter_context(Client(cells.nodes[cell], name))
+            client.subscribe(group, 1)
+            clients.append(name)
+        shown = cells.front.call("GET", path)
+        assert sorted(member["clientid"] for member in shown["member_list"]) == sorted(clients)
+        assert (shown["members"], shown["connected"]) == (2, 2)
+        with Client(cells.nodes[1], cells.client_of(1, "publisher")) as publisher:
+            for number in range(5):
+                publisher.publish("jobs/1", b"%d" % number, qos=1)
+        eventually(lambda: cells.front.call("GET", path)["delivered"] == 5)
+        rows = pages(cells, "/groups", 10)
+        row = next(row for row in rows if row["group"] == group)
+        assert (row["members"], row["delivered"], row["waiting"]) == (2, 5, 0)
+        assert [item["group"] for item in rows].count(group) == 1
+    eventually(lambda: cells.front.call("GET", path)["members"] == 0)
+    cells.front.call("DELETE", path)
+    for cell in (0, 1):
+        assert own(cells, cell, "GET", path).status_code == 404

@@ -172,9 +172,8 @@ async def test_a_durable_group_loses_and_doubles_nothing(
         for part in range(6):
             payloads = [b"%d-%d" % (part, number) for number in range(40)]
             published += payloads
-            publishing = _publish(joined[part % 3], f"p{part}", qos, payloads)
+            publishing = asyncio.create_task(_publish(joined[part % 3], f"p{part}", qos, payloads))
             if faults == "cuts":
-                publishing = asyncio.create_task(publishing)
                 for _ in range(3):
                     first, other = random.sample(range(3), 2)
                     joined[first].cut(other)

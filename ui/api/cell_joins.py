@@ -37,6 +37,8 @@ class Joining:
     absent: Mapping[str, Any] | None = None
     is_paged: bool = False
     join: Callable[[Spec, Sequence[Spec], Mapping[str, Any]], Spec] | None = None
+    is_summed: bool = False
+    """True if items of one ``key`` are parts of one, whose figures are added."""
 
 
 def without_places(page: Mapping[str, Any]) -> Spec:
@@ -168,9 +170,10 @@ def is_place(start: Any) -> bool:
 
 
 def merged_pages(
-    pages: Mapping[int, Spec], starts: Sequence[Any], limit: int, key: str, by: str
+    pages: Mapping[int, Spec], starts: Sequence[Any], limit: int, joining: Joining, by: str
 ) -> Spec:
     """The first items of the pages of cells in their common order, and where the following page begins."""
+    key = joining.key
     rows: list[tuple[Any, int, int]] = []
     places: dict[int, list[Any]] = {}
     for cell, page in sorted(pages.items()):
@@ -198,6 +201,8 @@ def merged_pages(
         first_cell = next((cell for _, cell, _ in rows), None)
         rows = [row for row in rows if row[1] == first_cell]  # one cell follows the other
     shown = rows[:limit]
+    if joining.is_summed and shown:
+        shown = [row for row in rows if row[0] <= shown[-1][0]]
     taken = dict.fromkeys(pages, 0)
     for _, cell, _ in shown:
         taken[cell] += 1
@@ -215,13 +220,31 @@ def merged_pages(
             else value
             for name, value in extra.items()
         }
+    is_estimate = any(page.get("total_is_estimate") for page in pages.values())
+    known = [total for total in totals if total is not None]
+    total = sum(known) if len(known) == len(totals) else None
+    items = [{**pages[cell]["items"][at], "cell": cell} for _, cell, at in shown]
+    if joining.is_summed:
+        items = _parts_added(items, key)
+        if total is not None:
+            total = max(known)
+            is_estimate = is_estimate or min(known) < total
     return {
         **extra,
-        "items": [{**pages[cell]["items"][at], "cell": cell} for _, cell, at in shown],
+        "items": items,
         "next": None if is_over else encoded_places(following),
-        "total": None if None in totals else sum(totals),
-        "total_is_estimate": any(page.get("total_is_estimate") for page in pages.values()),
+        "total": total,
+        "total_is_estimate": is_estimate,
     }
+
+
+def _parts_added(items: Iterable[Spec], key: str) -> list[Spec]:
+    """Items in order, those of one name as one."""
+    by_name: dict[Any, Spec] = {}
+    for item in items:
+        part = {name: value for name, value in item.items() if name != "cell"}
+        by_name[item[key]] = summed(by_name.get(item[key]), part)
+    return list(by_name.values())
 
 
 def encoded_places(places: Sequence[Any]) -> str:

@@ -509,7 +509,10 @@ class Faces:
         return replies, [away for away in answered if isinstance(away, Away)]
 
     async def _summed(self, asked: Asked, act: Act) -> Response:
-        replies, away = await self._all(asked, act)
+        try:
+            replies, away = await self._all(asked, act)
+        except NotFound:
+            return await self._first(asked, act)
         total = replies[0].value
         away += [Away(reply.cell, reply.detail) for reply in replies if not reply.is_good]
         if "series" in asked.joining.sums:
@@ -663,7 +666,7 @@ class Faces:
                 away.append(Away(answer.cell, answer.detail))
             else:
                 pages[answer.cell] = answer.value
-        merged = merged_pages(pages, starts, limit, joining.key, _ordered_by(asked))
+        merged = merged_pages(pages, starts, limit, joining, _ordered_by(asked))
         if joining.join is not None:
             merged = joining.join(merged, list(pages.values()), asked.values)
         return _with_missing(merged, away)

@@ -27,6 +27,7 @@ from broker.core.schema import SchemaEffect
 from ui.api import preconditions
 from ui.api.audit import note_change
 from ui.api.cascade import Cascade, CascadingDeletion
+from ui.api.cell_joins import Joining
 from ui.api.context import ApiContext
 from ui.api.effects import Change, DryRun, consequences_of, effect_of, moves, users_of, would_change
 from ui.api.filters import FILTERS, STEP_S, ListFilter
@@ -118,6 +119,11 @@ class Saving:
     warnings: Callable[[Mapping[str, Any]], Sequence[Spec]] = lambda _spec: ()
     patching: Callable[..., Awaitable[Options]] = _not_special
     deleting: Callable[..., Awaitable[Options]] = _not_special
+
+
+def _by_name(kind: Kind) -> Joining:
+    """How cells' lists are joined of objects of which each cell has a part."""
+    return Joining(merged_by=kind.key, key=kind.key, is_paged=True, is_summed=True)
 
 
 # Members that lists show in addition to those of an object.
@@ -285,7 +291,7 @@ class KindRoutes:
             answer=kind,
             is_list=True,
             problems=(422,),
-            **where,
+            **({"at": "list", "joining": _by_name(kind)} if kind.is_summed else where),
         )
         async def list_objects(
             limit: Limit = 100, cursor: Cursor = None, wanted: Any = Depends(filters)
@@ -303,7 +309,7 @@ class KindRoutes:
             description=f"Returns the {kind.name} with its defaults and with read-only members such as its state.",
             answer=kind,
             problems=(404, 422),
-            **where,
+            **({"at": "sum"} if kind.is_summed else where),
         )
         def get_object(name: NamePath, request: Request) -> Response:
             return self.answered(request, service.get(name))

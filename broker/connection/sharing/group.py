@@ -553,15 +553,20 @@ class ShareGroup(GroupState):
         """Number of messages that wait and were given to no member, as far as it can be counted; in streams it
         cannot."""
         return (
-            max(self.outstanding - self.in_flight, self._queue.held)
+            max(self.outstanding - self.in_flight + self.borrowed, self._queue.held)
             if self.is_durable
             else self._queue.held
         )
 
     @property
     def connected(self) -> int:
-        """Number of members with a connection."""
-        return len(self._strategy.here)
+        """Number of members of this cell with a connection."""
+        return len(self._strategy.near)
+
+    @property
+    def own_members(self) -> Sequence[Member]:
+        """Members of this cell."""
+        return [member for member in self.members.values() if member.cell is None]
 
     @property
     def behind(self) -> int | None:

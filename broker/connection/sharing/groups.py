@@ -102,7 +102,9 @@ class ShareGroups(Contributor):
             "messages that wait for a member of their share group",
         )  # fmt: skip
         metrics.gauge(
-            "shared_inflight", lambda: sum(group.in_flight for group in self.groups.values()),
+            "shared_inflight", lambda: sum(
+                member.in_flight for group in self.groups.values() for member in group.own_members
+            ),
             "messages of share groups sent and not acknowledged",
         )  # fmt: skip
 

@@ -31,6 +31,8 @@ class GroupState:
 
     ``is_kept`` means that the group outlives its members. ``outstanding`` and ``outstanding_bytes`` are what is in the
     session log for it and not settled. ``is_persistent`` means that its position in a log is in the store.
+    ``in_flight`` is what its members have, also those in other cells, and ``borrowed`` what members here have from the
+    group's parts in other cells.
     """
 
     def __init__(self, key: str, topic_filter: TopicFilter, created_ns: int) -> None:
@@ -39,7 +41,7 @@ class GroupState:
         self.created_ns = created_ns
         self.is_durable = self.is_kept = self.is_over = False
         self.is_private = self.is_persistent = False
-        self.in_flight = self.outstanding = self.outstanding_bytes = 0
+        self.in_flight = self.borrowed = self.outstanding = self.outstanding_bytes = 0
         self.given = self.redelivered = self.settled_count = 0
 
 
