@@ -45,8 +45,8 @@ class GroupSpec(Settings):
 
 
 class GroupRow(TypedDict):
-    """A share group with its figures, those of all cells added up. `name` is the NAME in `$share/NAME/FILTER`; `waiting`
-    counts queued messages, `behind` the records of its stream that it has not read."""
+    """A share group with its figures, those of all cells added up. `name` is the NAME in `$share/NAME/FILTER`;
+    `waiting` counts queued messages, `behind` the records of its stream that it has not read."""
 
     group: str
     name: str | None

@@ -271,6 +271,8 @@ class RetainedOfCells:
         self._totals[number] = told.count, told.size_bytes
         self.count = sum(count for count, _ in self._totals.values())
         self.size_bytes = sum(size for _, size in self._totals.values())
+        if self._is_told_soon:
+            self.changed()  # at once, if a limit is near now
         for offset, why, code, text in told.refused:
             self._refused(number, offset, Refusal(_STAGE, _STAGE, why, code, text))
         if told.settled:

@@ -9,8 +9,8 @@ and none of a topic after a newer one:
 * The topic of each message with RETAIN that arrives after the subscription is noted, and its value passed over: the
   message was live.
 
-Slices are read as a client takes them, from one cell after the other. A cell that does not answer in time is left out
-and asked again when it answers, or is back.
+Slices are read as a client takes them, one ahead. A cell that does not answer in time is left out and asked again when
+it answers, or is back.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class LookUpOfCells:
     ``broker.connection.sessions.retained_delivery.LookUp``."""
 
     __slots__ = (
-        "_arrived", "_as_of", "_before", "_look_ups", "_missing", "_noted_at", "_on_more", "_round", "asked", "filter",
-        "is_closed", "is_settling", "left", "own_as_of", "since", "unsettled", "walk",
+        "_arrived", "_as_of", "_asked", "_before", "_look_ups", "_missing", "_noted_at", "_on_more", "_round", "filter",
+        "has_begun", "is_closed", "is_settling", "left", "own_as_of", "since", "unsettled", "walk",
     )  # fmt: skip
 
     def __init__(
@@ -98,16 +98,18 @@ class LookUpOfCells:
         """By cell, the stamp up to which this pass sees its messages; and earlier passes saw them."""
         self._before: dict[int, int] = {}
         self._noted_at = self._round = 0
-        self._arrived: FoundSlice | None = None
-        self.asked: int | None = None
-        """Number of the request that is not answered."""
+        self._arrived: dict[int, FoundSlice] = {}
+        self._asked: dict[int, int] = {}
+        """Requests that are not answered, by cell."""
+        self.has_begun = False
+        """True once each cell has sent a slice, or is left out."""
         self.own_as_of = 0
         self.is_settling = self.is_closed = False
 
     @property
     def is_over(self) -> bool:
         """True if there is nothing more, unless a cell that did not answer does so yet."""
-        return not (self.is_settling or self.left or self._arrived is not None)
+        return not (self.is_settling or self.left)
 
     @property
     def is_complete(self) -> bool:
@@ -116,23 +118,20 @@ class LookUpOfCells:
 
     def take(self) -> list[Message] | None:
         """The next messages, which may be none; None if there are none yet: ``on_more`` is called then."""
-        if self.asked is not None or self.is_settling:
+        if self.is_settling:
             return None
-        if self._round != self._look_ups.round and not self.is_over:
-            self._arrived = None
+        if self.is_over:
+            return []
+        if self._round != self._look_ups.round:
+            self._arrived.clear()
+            self._asked.clear()
             self._look_ups.settle(self)
             return None
-        found = self._arrived
-        if found is None:
-            if not self.left:
-                return []
-            cell = next(iter(self.left))
-            if cell != self._look_ups.number:
-                self.asked = self._look_ups.ask(self, cell, self.left[cell])
-                return None
-            found = self._look_ups.own_slice(self, self.left[cell])
-        self._arrived = None
-        cell = next(iter(self.left))
+        own = self._look_ups.number
+        cell = next((cell for cell in self.left if cell == own or cell in self._arrived), None)
+        if cell is None:
+            return None
+        found = self._arrived.pop(cell, None) or self._look_ups.own_slice(self, self.left[cell])
         messages = [
             message for key, value in found.values if (message := self._wanted(cell, key, value))
         ]
@@ -142,7 +141,12 @@ class LookUpOfCells:
             self._before[cell] = max(self._before.get(cell, 0), self._as_of.pop(cell))
         else:
             self.left[cell] = found.position
+            self._ask(cell)
         return messages
+
+    def _ask(self, cell: int) -> None:
+        if cell != self._look_ups.number and cell not in self._asked:
+            self._asked[cell] = self._look_ups.ask(self, cell, self.left[cell])
 
     def _wanted(self, cell: int, key: bytes, value: bytes) -> Message | None:
         """The message of a value, None for one that came live, or was sent before."""
@@ -198,26 +202,33 @@ class LookUpOfCells:
         self.unsettled -= since.keys()
         if not self.left and not self._missing:
             self.left = dict.fromkeys(self._look_ups.owners(self.walk), b"")
-        self.leave_out_missing()
+        for cell in list(self.left):
+            if self._look_ups.is_here(cell):
+                self._ask(cell)
+            else:
+                self._missing[cell] = self.left.pop(cell)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self.has_begun = self.has_begun or not self._asked
         self._on_more()
 
-    def leave_out_missing(self) -> None:
-        """Go on without the cells that are away."""
-        for cell in [cell for cell in self.left if not self._look_ups.is_here(cell)]:
-            self._missing[cell] = self.left.pop(cell)
+    def awaits(self, cell: int, number: int) -> bool:
+        """True if it waits for the answer to a request."""
+        return self._asked.get(cell) == number
 
-    def found(self, found: FoundSlice) -> None:
+    def found(self, cell: int, found: FoundSlice) -> None:
         """A slice came."""
-        self.asked = None
-        self._arrived = found
-        self._on_more()
+        del self._asked[cell]
+        self._arrived[cell] = found
+        self._go_on()
 
     def not_found(self, cell: int) -> None:
         """The cell that was asked did not answer, or is away."""
-        self.asked = None
+        self._asked.pop(cell, None)
         if cell in self.left:
             self._missing[cell] = self.left.pop(cell)
-        self._on_more()
+        self._go_on()
 
     def lacks(self, cell: int) -> bool:
         """True if a cell did not answer."""
@@ -244,7 +255,11 @@ class _Presence:
         self.is_closed = False
         self.is_there: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def found(self, found: FoundSlice) -> None:
+    def awaits(self, _cell: int, number: int) -> bool:
+        """True if it waits for the answer to a request."""
+        return self.asked == number
+
+    def found(self, _cell: int, found: FoundSlice) -> None:
         """The answer."""
         if not self.is_there.done():
             self.is_there.set_result(bool(found.values))
@@ -491,7 +506,7 @@ class LookUps:
     def _ask_late(self, number: int) -> None:
         """A cell has not answered in time: it may yet."""
         entry = self._asked.get(number)
-        if entry is not None and entry[0].asked == number:
+        if entry is not None and entry[0].awaits(entry[1], number):
             entry[0].not_found(entry[1])
 
     def take_found(self, link: Link, frame: Frame) -> None:
@@ -506,8 +521,8 @@ class LookUps:
             look_up = entry[0]
             if look_up.is_closed:
                 continue
-            if look_up.asked == found.number:
-                look_up.found(found)
+            if look_up.awaits(link.number, found.number):
+                look_up.found(link.number, found)
             elif isinstance(look_up, LookUpOfCells):
                 self._resume([look_up], link.number)
         if self._queued[link.number]:
@@ -529,7 +544,7 @@ class LookUps:
         self._count[cell] = 0
         for number in [number for number, entry in self._asked.items() if entry[1] == cell]:
             look_up, _ = self._asked.pop(number)
-            if not look_up.is_closed and look_up.asked == number:
+            if not look_up.is_closed and look_up.awaits(cell, number):
                 look_up.not_found(cell)
         for number in list(self._groups):
             self._settled(number, cell, None)

@@ -208,7 +208,9 @@ async def test_limits_are_of_all_cells_and_the_publisher_hears_of_them(tmp_path:
         assert await retain(publisher, second[0], b"x", 2) == 0
         assert await retain(publisher, second[1], b"x", 1) == 0
         for qos in (1, 2):
-            await joined[0].node.until(lambda: joined[0].links.retained.count == 2)
+            await joined[0].node.until(
+                lambda: [cell.links.retained.count for cell in joined] == [2, 1]
+            )
             assert await retain(publisher, second[2], b"x", qos, 10 + qos) == 0x97
             assert await retain(publisher, first[2], b"x", qos, 20 + qos) == 0x97
         assert await retain(publisher, second[1], b"y", 1) == 0

@@ -137,9 +137,9 @@ class Subscribing:
             self._answer(c, work, is_stored=is_stored)
 
     def _answer(self, c: Connection, work: _Request, *, is_stored: bool) -> None:
-        """Send the SUBACK once the subscriptions are stored, and other cells send what they match; for a durable
-        session also the first retained messages of these, since newer messages must not come before. Acknowledgements
-        that come behind it leave behind it."""
+        """Send the SUBACK once the subscriptions are stored, other cells send what they match, and the first of their
+        retained messages are here: these come right behind it, before newer messages and answers. Acknowledgements that
+        come behind it leave behind it."""
         if self.when_told is None:
             c.answer_fitting(work.suback(), waits=is_stored)
             return

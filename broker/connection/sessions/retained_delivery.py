@@ -60,6 +60,9 @@ _FIRST_MESSAGES: Final = 256
 class LookUp(Protocol):
     """The retained messages of one subscription, where several cells have some."""
 
+    has_begun: bool
+    """True once each cell has sent a part, or is left out."""
+
     @property
     def is_over(self) -> bool:
         """True if there is nothing more, unless a cell that did not answer does so yet."""
@@ -135,11 +138,18 @@ class Replay:
 class _Ahead:
     """A look-up over several cells whose messages are sent ahead; ``is_active`` while the session draws them."""
 
-    __slots__ = ("is_active", "look_up")
+    __slots__ = ("is_active", "look_up", "on_begun")
 
     def __init__(self, look_up: LookUp) -> None:
         self.look_up = look_up
         self.is_active = False
+        self.on_begun: list[Callable[[], None]] = []
+
+    def begun(self) -> None:
+        """No SUBACK waits for it any longer."""
+        for begun in self.on_begun:
+            begun()
+        self.on_begun.clear()
 
 
 class Replays:
@@ -224,7 +234,7 @@ class Replays:
         ahead.is_active = True
         try:
             while not look_up.is_over:
-                messages = look_up.take()
+                messages = look_up.take() if look_up.has_begun else None
                 if messages is None:
                     yield NOT_YET
                     continue
@@ -241,6 +251,8 @@ class Replays:
     def _go_on_ahead(self, session: Session, text: str) -> None:
         """A look-up has more, or nothing more."""
         ahead = self._ahead[session][text]
+        if ahead.look_up.has_begun:
+            ahead.begun()
         if session.is_away and session.retained_queue is None:
             self._end_ahead(session, text)
         elif ahead.is_active:
@@ -256,6 +268,7 @@ class Replays:
             ahead.look_up.close()
             if not kept:
                 del self._ahead[session]
+            ahead.begun()
 
     def _advance_over_cells(self, replay: Replay, look_up: LookUp) -> None:
         """Log what another cell sent; the state of the look-up goes with it."""
@@ -277,14 +290,21 @@ class Replays:
             self._await_turn(replay)
 
     def when_begun(self, session: Session, then: Callable[[], None]) -> bool:
-        """Call a function once the first retained messages for the new subscriptions of a session are in the session
-        log, or after two seconds; False if none of other cells are waited for."""
-        replays = [
-            replay
-            for replay in self._of.get(session, {}).values()
-            if replay.look_up is not None and not replay.has_begun
+        """Call a function once the first retained messages for new subscriptions of a session are here, or after two
+        seconds; False if no cell is waited for."""
+        waited_for: list[Replay | _Ahead] = [
+            *(
+                replay
+                for replay in self._of.get(session, {}).values()
+                if replay.look_up is not None and not replay.has_begun
+            ),
+            *(
+                ahead
+                for ahead in self._ahead.get(session, {}).values()
+                if not ahead.look_up.has_begun
+            ),
         ]
-        waits = len(replays)
+        waits = len(waited_for)
 
         def begun() -> None:
             nonlocal waits
@@ -298,11 +318,11 @@ class Replays:
                 waits = 0
                 then()
 
-        for replay in replays:
-            replay.on_begun.append(begun)
-        if replays:
+        for found in waited_for:
+            found.on_begun.append(begun)
+        if waited_for:
             self._context.later(_FIRST_S, late)
-        return bool(replays)
+        return bool(waited_for)
 
     @staticmethod
     def _begun(replay: Replay) -> None:
