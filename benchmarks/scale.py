@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.load import resident_bytes
-from broker.app.build import SESSION_LOG
 from broker.connection.hub import ServerSettings
+from broker.connection.sessions.log import SESSION_LOG
 from broker.core.client import Client
 from broker.core.clock import SystemClock
 from broker.core.events import Events

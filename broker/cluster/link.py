@@ -125,7 +125,7 @@ class Link:
         for part in self.parts:
             part.begin()
         common.on_link(self)
-        _log.info("link.up cell=%d", self.number)
+        _log.info("link.up peer=%d", self.number)
 
     def end(self) -> None:
         """The connection is lost."""
@@ -138,7 +138,7 @@ class Link:
         self.hub.context.later(GRACE_S, self._forget, self._peer.lives)
         self._common.check_told()
         self._common.on_link(self)
-        _log.warning("link.down cell=%d", self.number)
+        _log.warning("link.down peer=%d", self.number)
 
     def hang_up(self) -> None:
         """End the connection, if there is one."""
