@@ -274,7 +274,7 @@ def _said(text: str) -> str:
 
 def _heading(name: str) -> str:
     """A member as a heading, without its unit, which values are shown with: ``Queue size``."""
-    name = name.removeprefix("is_").removesuffix("_s").removesuffix("_count")
+    name = name.removeprefix("is_").removesuffix("_per_s").removesuffix("_s").removesuffix("_count")
     name = f"{name.removesuffix('_bytes')}_size" if name.endswith("_bytes") else name
     text = " ".join(_WORDS.get(word, word) for word in name.replace("_", " ").split())
     return f"{text[0].upper()}{text[1:]}"

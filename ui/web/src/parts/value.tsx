@@ -42,7 +42,8 @@ function drawnNumber(member: string, value: number): [string, string] {
   if (has(/(^|_)ms$/)) return [duration(value / 1000), `${exact(value)} ms`];
   if (has(/_s$/)) return [duration(value), `${exact(value)} s`];
   if (isSize) return [bytes(value), `${exact(value)} B`];
-  if (/(^|_)(id|identifier|port|offset|position|version)$|^(value|default)$/.test(last)) return [String(value), ""];
+  if (/(^|_)(id|identifier|pid|number|cell|port|offset|position|version)$|^(value|default)$/.test(last))
+    return [String(value), ""];
   return [count(value), exact(value)];
 }
 
@@ -130,7 +131,7 @@ export function columnOf<Row extends object>({ title, member }: DeclaredColumn, 
 
 /** A member without its unit, which values are shown with. */
 const heading = (member: string) =>
-  wordsOf(member.replace(/(?<=.)_(s|ms|bytes)$/, (unit) => (unit === "_bytes" ? "_size" : "")));
+  wordsOf(member.replace(/(?<=.)_(per_s|s|ms|bytes)$/, (unit) => (unit === "_bytes" ? "_size" : "")));
 
 /** Whether a member has the value of another one under the name of the last release. */
 const isOldName = (member: string, object: Members) => member === "client_id" && "clientid" in object;
