@@ -7,6 +7,7 @@ from logging import getLogger
 from typing import Final, cast
 
 from broker.cluster.frames import (
+    PING,
     Frame,
     FrameDecoder,
     FrameError,
@@ -23,6 +24,10 @@ _log = getLogger(__name__)
 _BUSY_BYTES: Final = 64 * 1024
 # Seconds within which the other cell says HELLO.
 _HELLO_S: Final = 5.0
+# Seconds between two PING, and how many times nothing may have come until the connection is cut: the other cell hangs,
+# and publishers wait for it.
+PING_S: Final = 1.0
+MOST_SILENT: Final = 5
 
 
 class Channel(asyncio.Protocol):
@@ -34,6 +39,9 @@ class Channel(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._is_begun = False
+        self._is_heard = False
+        self._silent = 0
+        """Times that nothing had come since the PING before."""
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -49,11 +57,25 @@ class Channel(asyncio.Protocol):
         if not self._is_begun:
             self.abort()
 
+    def _ping(self) -> None:
+        if self._transport is None or not self._is_begun:
+            return
+        self._silent = 0 if self._is_heard else self._silent + 1
+        self._is_heard = False
+        if self._silent >= MOST_SILENT:
+            number = -1 if self._link is None else self._link.number
+            _log.error("link.silent cell=%d seconds=%d", number, self._silent * PING_S)
+            self.abort()
+            return
+        self._write(PING)
+        self._common.hub.context.later(PING_S, self._ping)
+
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
+        self._is_heard = True
         try:
             for frame in self._decoder.feed(data):
                 self._take(frame)
@@ -82,6 +104,7 @@ class Channel(asyncio.Protocol):
             raise FrameError(f"expected cell {self._link.number}, got {link.number}")
         link.begin(self._write, self.abort, hello)
         self._is_begun = True
+        self._common.hub.context.later(PING_S, self._ping)
 
     def pause_writing(self) -> None:
         if self._link is not None:

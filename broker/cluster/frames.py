@@ -54,6 +54,7 @@ class FrameType(IntEnum):
     GRANTS = 12
     ANSWERS = 13
     HEARD = 14
+    PING = 17
 
 
 class Frame(NamedTuple):
@@ -345,6 +346,10 @@ _TYPES: Final = {int(frame_type): frame_type for frame_type in FrameType}
 def header(frame_type: FrameType, size_bytes: int, count: int = 0, flags: int = 0) -> bytes:
     """The bytes before a body."""
     return _HEADER.pack(size_bytes, frame_type, flags, min(count, 0xFFFF))
+
+
+# A frame without a body: the sender's event loop runs.
+PING: Final = header(FrameType.PING, 0)
 
 
 def encoded(body: msgspec.Struct, flags: int = 0) -> bytes:

@@ -64,6 +64,7 @@ class Link:
             FrameType.KEPT: sender.take_kept,
             FrameType.ROUTES: routes.take,
             FrameType.ROUTED: routes.take_routed,
+            FrameType.PING: _ignore,
         }
         """What takes each type of frames."""
         self.send: Final = peer.send
@@ -229,3 +230,7 @@ class Common:
         if link is None:
             raise FrameError(f"HELLO frame: expected another cell, got {hello.cell}")
         return link
+
+
+def _ignore(_frame: Frame) -> None:
+    """PING: that it came is noted where bytes come."""

@@ -16,6 +16,7 @@ from broker.cluster.retained import RetainedOfCells
 from broker.cluster.routes import Interest
 from broker.cluster.sender import RemoteCell
 from broker.cluster.shares import Shares
+from broker.cluster.watch import CellWatch
 from broker.codec.outgoing import Outgoing
 from broker.connection.hub import Hub
 from broker.core.cells import Place, Slots
@@ -31,7 +32,7 @@ _JOIN_S: Final = 3.0
 _JOIN_POLL_S: Final = 0.02
 # Seconds that a SUBACK waits for other cells.
 SUBSCRIBE_WAIT_S: Final = 1.0
-# Seconds after which positions are written.
+# Seconds after which positions are written, and cells that are away looked for.
 _STORE_S: Final = 1.0
 
 
@@ -88,7 +89,7 @@ class Links:
         for number, link in self._links.items():
             if number > self.place.number:
                 self._tasks.append(asyncio.create_task(self._connect(link)))
-        self._tasks.append(asyncio.create_task(self._store_positions()))
+        self._tasks.append(asyncio.create_task(self._each_second()))
         self.shares.start()
 
     async def join(self) -> None:
@@ -154,11 +155,16 @@ class Links:
                 await channel.ended.wait()
             await asyncio.sleep(0 if loop.time() - began_s > _RETRY_S else _RETRY_S)
 
-    async def _store_positions(self) -> None:
+    async def _each_second(self) -> None:
+        loop = asyncio.get_running_loop()
+        alarms = self.hub.context.alarms
+        watch = None if alarms is None else CellWatch(self.place, alarms, loop.time())
         while True:
             await asyncio.sleep(_STORE_S)
             for link in self._links.values():
                 link.keep_kept()
+            if watch is not None:
+                watch.look(self._links.values(), loop.time())
 
     # -- links --
 

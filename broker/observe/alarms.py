@@ -60,6 +60,14 @@ class AlarmType:
 
 _UNKNOWN_TYPE: Final = AlarmType("warning", "See the message and the details.")
 ALARM_TYPES: Final[Mapping[str, AlarmType]] = {
+    "cell_away": AlarmType(
+        "critical",
+        "The log says why the process ended. One that hangs can be killed: the supervisor starts it again.",
+        "/cells",
+    ),
+    "cell_restarting": AlarmType(
+        "critical", "The log says why the process ended; report what it shows.", "/cells"
+    ),
     "overload": AlarmType(
         "critical",
         "The saturation log has the tasks and connections that kept the broker busy. Reduce their load, or give the "
