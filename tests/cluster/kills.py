@@ -19,9 +19,8 @@ from typing import Final
 
 import psutil
 
-from broker.app.cells import OF_CELLS
 from broker.cluster.directories import cell_directory
-from broker.codec.packets import Publish, SubscriptionRequest
+from broker.codec.packets import Connect, Publish, SubscriptionRequest
 from broker.core import reason
 from broker.core.cells import Place
 from broker.storage.rocksdb.store import RocksStore
@@ -40,8 +39,6 @@ from tests.support.node import Node
 
 CELLS: Final = 3
 CONFIG: Final = "lake.run_spark = false\noverload.enable = false\n"
-HAS_RETAINED: Final = "mqtt.retain_available" not in OF_CELLS
-HAS_SHARED: Final = "mqtt.shared_subscription_available" not in OF_CELLS
 _MOST_PACKETS: Final = 1500
 _AWAY: Final = (reason.SERVER_UNAVAILABLE, 3)
 _GONE: Final = (ConnectionError, OSError, TimeoutError, asyncio.IncompleteReadError)
@@ -95,8 +92,9 @@ class CellWorld(World):
             for cell in range(node.workers)
             for qos in (1, 2)
         ]
-        if not HAS_SHARED:
-            self.members = []
+        self.members = [
+            Subscriber(self._name("m", cell), 5, noticed, chance, may_move=True) for cell in (0, 1)
+        ]
         self._victims: set[int] = set()
         self._struck = asyncio.Event()
         self._marks: dict[Publisher, int] = {}
@@ -111,10 +109,9 @@ class CellWorld(World):
         )
 
     def _all(self) -> list[Lasting]:
-        keeper: list[Lasting] = [self.keeper] if HAS_RETAINED else []
         return [
             *self.publishers,
-            *keeper,
+            self.keeper,
             *self.subscribers,
             self.absent,
             *self.members,
@@ -127,7 +124,7 @@ class CellWorld(World):
             await subscriber.connect(self._port)
             await subscriber.subscribe(SubscriptionRequest("k/#", 2), SubscriptionRequest("w/#", 2))
         await self.absent.leave()
-        for member, qos in zip(self.members, (1, 2), strict=False):
+        for member, qos in zip(self.members, (1, 2), strict=True):
             await member.connect(self._port)
             await member.subscribe(SubscriptionRequest("$share/g/k/#", qos))
         await self._come_back([client for client in self._all() if client is not self.absent])
@@ -160,7 +157,7 @@ class CellWorld(World):
         await self._account(connections, is_complete=number % 5 == 4)
 
     def _publishing(self) -> list[Publisher]:
-        return [*self.publishers, *([self.keeper] if HAS_RETAINED else [])]
+        return [*self.publishers, self.keeper]
 
     def _of_victims(self, clients: list[Lasting]) -> Iterator[Lasting]:
         return (one for one in clients if self.place.cell_of(one.client_id) in self._victims)
@@ -249,10 +246,11 @@ class CellWorld(World):
             lambda: all(expected <= one.received.keys() for one in following),
             lambda: _missing(expected, following),
         )
-        if self.members:
-            await self._until(lambda: told <= self._shared(), "the messages of a group")
-        if HAS_RETAINED:
-            self.keeper.told()
+        await self._until(
+            lambda: told <= self._shared(),
+            lambda: f"never came to the group: {sorted(told - self._shared())[:5]}",
+        )
+        await self._check_retained()
         at_live = self._told_now()
         await self._until(
             lambda: all(at_live <= one.received.keys() for one in stayed),
@@ -263,6 +261,21 @@ class CellWorld(World):
             one.settle()
         if is_complete:
             await self.absent.leave()
+
+    async def _check_retained(self) -> None:
+        """A new subscriber in any cell gets the retained messages of all cells."""
+        told = self.keeper.told()
+        cell = self.chance.randrange(self.place.count)
+        held: dict[str, bytes] = {}
+        async with await self._guest(Connect(self._name("reader", cell), 5)) as reader:
+            await reader.subscribe(SubscriptionRequest("r/#"))
+            try:
+                while held != told:
+                    packet = await reader.expect(Publish)
+                    held[packet.topic] = packet.payload
+            except TimeoutError:
+                raise BrokenPromise(f"retained messages are {held}, told {told}") from None
+            await reader.silence()
 
     def _told(self, topic: str) -> set[bytes]:
         return {

@@ -6,18 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.app.cells import OF_CELLS
 from tests.support.mqtt_server import Shape, use_shape
 
 _ONE = Shape()
 _FULL = (Shape(2),)
 _HEAVY = (Shape(5), Shape(2, is_tls=True), Shape(5, is_tls=True))
 _OF_TIERS = {"quick": (_ONE,), "smoke": (_ONE,), "full": (_ONE, *_FULL), "heavy": (_ONE, *_HEAVY)}
-_CAPABILITIES = {
-    "retained": "mqtt.retain_available",
-    "shared": "mqtt.shared_subscription_available",
-}
-"""Markers of tests, and the settings that say in the CONNACK whether several cells can do it."""
 
 
 def _shapes(config: pytest.Config) -> tuple[Shape, ...]:
@@ -26,21 +20,12 @@ def _shapes(config: pytest.Config) -> tuple[Shape, ...]:
     return _OF_TIERS.get(config.getoption("tier"), (_ONE,))
 
 
-def _is_of_cells(metafunc: pytest.Metafunc) -> bool:
-    """Whether a test says the same with several cells."""
-    definition = metafunc.definition
-    if definition.get_closest_marker("one_process"):
-        return False
-    return not any(
-        definition.get_closest_marker(marker) and setting in OF_CELLS
-        for marker, setting in _CAPABILITIES.items()
-    )
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test with each shape of a broker that its tier has."""
     shapes = [
-        shape for shape in _shapes(metafunc.config) if shape == _ONE or _is_of_cells(metafunc)
+        shape
+        for shape in _shapes(metafunc.config)
+        if shape == _ONE or not metafunc.definition.get_closest_marker("one_process")
     ]
     if shapes in ([], [_ONE]):
         return

@@ -69,7 +69,6 @@ async def test_two_that_fight_over_an_identifier_get_it_in_turns_of_a_second(ver
         await third.silence()
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.statement(
@@ -126,7 +125,6 @@ async def test_messages_of_other_inputs_are_like_those_of_clients(
         assert (await late.expect(Publish)).qos == qos
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("own:N21")
 @on_loop

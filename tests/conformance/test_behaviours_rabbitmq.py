@@ -182,7 +182,6 @@ async def test_reserved_bits_are_malformed_and_a_connect_of_version_5_is_told(ve
         assert [found[:1] + found[2:3] for found in said] == ([b"\xe0\x81"] if version == 5 else [])
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement(
     "own:choice-shared-at-disconnect",
@@ -234,7 +233,6 @@ async def test_shared_subscriptions_can_be_switched_off(version: int, codes: lis
             assert (await client.receive()).reason_codes == codes  # type: ignore[union-attr]
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("name", ["", "a/b", "+", "#", "g#", "+g"])
 @pytest.mark.statement("own:C1")
 @on_loop

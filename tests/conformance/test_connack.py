@@ -59,8 +59,6 @@ async def answer(data: bytes, **settings: Any) -> bytes:
         return (await RawClient.connected(node.port, data)).connack
 
 
-@pytest.mark.retained
-@pytest.mark.shared
 @pytest.mark.statement("5:3.2.2-1", "5:3.2.0-1", "5:3.2.0-2", "3:3.2.0-1", "5:2.2.2-1")
 @VERSIONS
 @on_loop
@@ -177,7 +175,6 @@ async def test_a_retained_publish_while_retain_is_off_closes(version: int, qos: 
         await client.ended(version, 0x9A)
 
 
-@pytest.mark.retained
 @VERSIONS
 @on_loop
 async def test_while_retain_is_off_nothing_is_retained_and_nothing_retained_is_sent(
@@ -349,8 +346,6 @@ OFF: dict[str, Any] = {
 }
 
 
-@pytest.mark.retained
-@pytest.mark.shared
 @pytest.mark.statement("5:3.2.2.3.11", "5:3.2.2.3.12", "5:3.2.2.3.13")
 @pytest.mark.parametrize("feature", OFF)
 @on_loop
@@ -385,7 +380,6 @@ async def test_a_feature_that_is_off_fails_the_subscription_of_older_versions(
         await client.silence()
 
 
-@pytest.mark.retained
 @pytest.mark.statement("5:3.2.2-11", "5:3.2.2-14", "5:3.2.2-17", "5:3.3.4-7")
 @on_loop
 async def test_who_is_connected_is_held_to_what_it_was_told_when_settings_change() -> None:

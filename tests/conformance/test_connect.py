@@ -386,7 +386,6 @@ async def test_a_session_lasts_as_long_as_its_expiry_says_and_for_ever_with_all_
         assert node.server.hub.sessions.get("endless") is not None
 
 
-@pytest.mark.retained
 @pytest.mark.statement("3:3.1.2-7")
 @VERSIONS
 @on_loop
@@ -420,7 +419,6 @@ async def test_a_later_connection_ends_the_older_one_and_its_will_is_due(version
 # -- wills --
 
 
-@pytest.mark.retained
 @pytest.mark.statement(
     "5:3.1.2-7", "3:3.1.2-8", "5:3.1.2-8", "5:3.1.2-10", "3:3.1.2-10", "5:3.1.2-14", "5:3.1.2-15", "3:3.1.2-16",
     "3:3.1.2-17",
@@ -464,7 +462,6 @@ async def test_without_the_will_flag_nothing_is_published(version: int) -> None:
         await watcher.silence()
 
 
-@pytest.mark.retained
 @pytest.mark.statement("5:3.1.2-8", "5:3.1.3-9", "5:3.1.2-10", "5:3.1.2-14", "5:3.1.2-15")
 @pytest.mark.parametrize("is_retained", [False, True])
 @on_loop

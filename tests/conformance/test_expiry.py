@@ -173,7 +173,6 @@ async def _only_what_lives(client: WireClient, version: int) -> None:
     assert got[0].properties.get(MESSAGE_EXPIRY) == (7 if version == 5 else None)
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("granted", [0, 1])
 @pytest.mark.parametrize("is_lasting", [False, True])
@@ -279,7 +278,6 @@ async def test_many_ends_at_once_and_many_returns_cost_little() -> None:
         assert not again.connack.session_present
 
 
-@pytest.mark.retained
 @pytest.mark.statement("own:R33")
 @on_loop
 async def test_retained_expiry_is_announced_to_nobody_after_its_time() -> None:

@@ -20,7 +20,6 @@ async def bridge(node: Node, version: int, will: Will | None = None) -> WireClie
     return await node.client("here.there", version, is_bridge=True, will=will)
 
 
-@pytest.mark.retained
 @BELOW_5
 @on_loop
 async def test_a_bridge_gets_nothing_back_and_retain_as_it_was_published(version: int) -> None:
@@ -35,7 +34,6 @@ async def test_a_bridge_gets_nothing_back_and_retain_as_it_was_published(version
         assert (message.payload, message.retain) == (b"kept", True)
 
 
-@pytest.mark.retained
 @BELOW_5
 @on_loop
 async def test_the_state_of_a_bridge_is_published_and_its_will_too(version: int) -> None:
@@ -51,7 +49,6 @@ async def test_the_state_of_a_bridge_is_published_and_its_will_too(version: int)
         assert (await watcher.expect(Publish)).payload == b"0"
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("clean_start", [True, False])
 @on_loop
 async def test_the_will_of_a_bridge_is_published_after_a_kill_of_the_broker(
@@ -80,7 +77,6 @@ async def test_bridges_publish_on_no_other_topic_of_the_broker(topic: str) -> No
         )
 
 
-@pytest.mark.retained
 @on_loop
 async def test_a_bridge_of_mosquitto_with_default_settings_works_both_ways(tmp_path: Path) -> None:
     async with running() as node:

@@ -97,7 +97,6 @@ async def test_connect_flags_without_a_meaning_are_not_read(flags: int) -> None:
         await client.silence()
 
 
-@pytest.mark.retained
 @pytest.mark.statement("own:3.1-unused-bits")
 @pytest.mark.parametrize("bits", [0x04, 0x08, 0x20, 0x30, 0x80, 0xFC])
 @on_loop

@@ -329,7 +329,6 @@ async def test_pubrel_comes_in_the_order_of_the_pubrecs(is_lasting: bool) -> Non
         assert [(await client.expect(PubRel)).packet_id for _ in got] == order
 
 
-@pytest.mark.retained
 @LASTING
 @pytest.mark.parametrize("granted", [0, 1])
 @pytest.mark.parametrize("count", [100, 3000])
@@ -391,7 +390,6 @@ async def _storm(node: Node, topics: list[str], last: dict[str, int], stop: asyn
             number += 1
 
 
-@pytest.mark.retained
 @LASTING
 @pytest.mark.statement("own:N22", "own:N33")
 @on_loop

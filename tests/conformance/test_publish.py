@@ -117,7 +117,6 @@ async def test_each_qos_is_answered_and_delivered_at_the_lower_one(
 # -- retain --
 
 
-@pytest.mark.retained
 @pytest.mark.statement(
     "5:3.3.1-5", "3:3.3.1-5", "3:3.3.1-7", "5:3.3.1-6", "5:3.3.1-7", "3:3.3.1-10", "3:3.3.1-11", "5:3.3.1-8",
     "3:3.3.1-12", "5:3.3.1-9", "3:3.3.1-6", "3:3.3.1-8", "5:3.3.1-12", "3:3.3.1-9",
@@ -161,7 +160,6 @@ async def test_the_last_retained_message_is_kept_replaced_and_deleted(
         assert await kept_after(b"", retain=True) == []
 
 
-@pytest.mark.retained
 @pytest.mark.statement("5:3.3.1-9", "5:3.3.1-10", "5:3.3.1-11")
 @pytest.mark.parametrize(
     ("handling", "expected"), [(0, [True, True]), (IF_NEW, [True, False]), (NEVER, [False, False])]
@@ -181,7 +179,6 @@ async def test_retain_handling_says_when_retained_messages_are_sent(
             await client.silence()
 
 
-@pytest.mark.retained
 @pytest.mark.statement("5:3.3.1-12", "5:3.3.1-13")
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("option", [0, AS_PUBLISHED])
@@ -484,7 +481,6 @@ async def test_a_will_that_is_not_the_text_it_claims_may_be_refused() -> None:
         await client.refused(5, 0x99)
 
 
-@pytest.mark.retained
 @pytest.mark.statement("5:3.3.2-5", "5:3.3.2-6")
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("kind", ["away", "retained"])

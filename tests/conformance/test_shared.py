@@ -22,7 +22,6 @@ from tests.support.raw import SUBACK, RawClient, connect, subscribe
 from tests.support.restarts import away, lasting, payloads, published, subscribed
 from tests.support.wire import WireClient
 
-pytestmark = pytest.mark.shared
 GROUP = "$share/g/t"
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 

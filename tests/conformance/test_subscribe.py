@@ -138,7 +138,6 @@ async def test_one_suback_with_the_identifier_and_a_code_for_each_filter_in_orde
 BAD_FILTERS = ["a#", "a/#/b", "a+", "+a/b", "$share//a", "$share/g", "$share/g/", "$share/+/a"]
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize(
     ("version", "code", "bad"),
     [*((4, 0x80, bad) for bad in BAD_FILTERS), *((5, 0x8F, bad) for bad in ["", *BAD_FILTERS])],
@@ -202,7 +201,6 @@ async def test_what_is_forbidden_and_what_is_too_much_have_codes_of_their_own(
         await client.expect(packet(SUBACK, b"\0\x09", props(version), codes))
 
 
-@pytest.mark.shared
 @on_loop
 async def test_shared_subscriptions_of_a_session_have_a_bound_of_their_own() -> None:
     async with running(max_shared_subscriptions=2) as node:
@@ -213,7 +211,6 @@ async def test_shared_subscriptions_of_a_session_have_a_bound_of_their_own() -> 
         assert node.metrics.value("limits_reached", limit="max_shared_subscriptions") == 1
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("sent", [0, 1, 2])
 @pytest.mark.parametrize("is_retained", [False, True])
@@ -286,7 +283,6 @@ async def test_replacing_a_subscription_during_a_storm_loses_nothing(
         assert got == expected
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("5:3.8.4-4", "3:3.8.4-3", "5:3.3.1-9")
@@ -305,7 +301,6 @@ async def test_subscribing_again_sends_retained_messages_again(
         await client.silence()
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.parametrize(
     ("handling", "is_known", "is_sent"),
@@ -338,7 +333,6 @@ async def test_retain_handling_asks_whether_the_filter_was_there(
         await client.silence()
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.statement("5:3.8.3-3", "own:R22", "own:R25")
 @on_loop
@@ -464,7 +458,6 @@ async def test_one_copy_carries_the_identifiers_of_all_matching_subscriptions(qo
         await client.silence()
 
 
-@pytest.mark.retained
 @pytest.mark.statement("5:3.3.4-3")
 @on_loop
 async def test_an_identifier_lasts_over_reconnections_and_is_on_retained_messages(

@@ -265,7 +265,6 @@ async def test_coming_back_a_hundred_times_under_load_is_complete_and_in_order()
         assert numbers == list(range(sent[0]))
 
 
-@pytest.mark.retained
 @pytest.mark.statement("own:N2", "5:3.3.1-9")
 @on_loop
 async def test_a_replay_of_retained_messages_goes_on_after_taking_over() -> None:

@@ -55,7 +55,6 @@ CASES = [(name, topic, True) for name, topics in MATCHES.items() for topic in to
 ]
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("is_retained", [False, True])
 @pytest.mark.parametrize(("name", "topic", "expected"), CASES, ids=lambda value: ascii(value))
 @pytest.mark.statement(
@@ -111,7 +110,6 @@ async def test_what_is_no_topic_name_closes(version: int, topic: bytes, code: in
             assert said == []
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("topic", ["$SYS/broker/version", "$SYS/x", "$share/g/a", "$events/x"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -152,7 +150,6 @@ async def test_internal_trees_cannot_be_subscribed(version: int) -> None:
         assert node.server.hub.router.subscription_count == 0
 
 
-@pytest.mark.shared
 @pytest.mark.statement("5:3.10.4-1", "3:3.10.4-1", "own:M5")
 @on_loop
 async def test_filters_are_compared_as_text() -> None:
@@ -176,7 +173,6 @@ async def test_filters_are_compared_as_text() -> None:
         assert node.server.hub.router.subscription_count == 0
 
 
-@pytest.mark.shared
 @pytest.mark.statement("own:M3", "own:M4")
 @on_loop
 async def test_the_name_and_the_filter_make_a_share_group() -> None:
@@ -192,7 +188,6 @@ async def test_the_name_and_the_filter_make_a_share_group() -> None:
             await member.silence()
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("own:M8", "own:M9", "own:M10", "own:M-note-6", "own:M-note-2")
 @on_loop

@@ -46,7 +46,6 @@ async def watching(node: Node) -> WireClient:
     return await subscribed(await node.client("watcher", 5), ("will/#", 2))
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("retain", [False, True])
@@ -256,7 +255,6 @@ async def test_disconnect_changes_how_long_a_delayed_will_waits(asked_s: int, du
         assert (await watcher.expect(Publish)).payload == b"gone"
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.statement("own:R20", "5:3.1.2-15")
 @on_loop
@@ -286,7 +284,6 @@ async def _is_retained_later(node: Node) -> None:
     assert (got.payload, got.retain, got.qos) == (b"gone", True, 1)
 
 
-@pytest.mark.retained
 @pytest.mark.parametrize("is_retained", [False, True])
 @pytest.mark.statement("own:R18", "own:R5")
 @on_loop

@@ -17,12 +17,10 @@ from tempfile import TemporaryDirectory, mkdtemp
 from types import SimpleNamespace
 from typing import Any
 
-from broker.app.cells import OF_CELLS
 from broker.cluster.frames import RouteChanges, encoded
 from broker.cluster.links import Links
 from broker.cluster.steering import Steering
 from broker.cluster.switchboard import Switchboard
-from broker.connection.settings import MqttSettings
 from broker.core.cells import Place
 from broker.net.settings import NamedListener, SslListenerSettings, TlsSettings
 from broker.storage.memory import MemoryStore
@@ -210,15 +208,6 @@ def _stores(count: int, store: Store | None, more: Sequence[Store]) -> list[Stor
     return [first, *(MemoryStore() for _ in range(count - 1))]
 
 
-def _of_cells() -> dict[str, Any]:
-    """Settings that a broker of several cells has."""
-    return {
-        name.removeprefix("mqtt."): value == "true"
-        for name, value in OF_CELLS.items()
-        if name.removeprefix("mqtt.") in MqttSettings.model_fields
-    }
-
-
 @asynccontextmanager
 async def joined(
     shape: Shape,
@@ -268,7 +257,7 @@ async def joined(
                     clock=clock,
                     before_start=join,
                     before_open=links_of_first,
-                    **{**_of_cells(), **options},
+                    **options,
                 )
             )
             stack.push_async_callback(links[0].stop)
