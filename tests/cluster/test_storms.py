@@ -1,0 +1,126 @@
+"""Much at once over cells, and a cell that hangs: bounds of memory and of waiting, and others are not slowed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+import httpx
+import pytest
+
+from broker.codec.packets import Connect, PubAck, Publish, SubAck, Subscribe, SubscriptionRequest
+from tests.cluster.test_workers import of_cell
+from tests.support.linked_cells import cells, linked
+from tests.support.mqtt_server import on_loop
+from tests.support.node import Node, eventually
+from tests.support.waiting import until
+from tests.support.wire import WireClient
+
+_FILTERS = 100_000
+_MIB = 1024 * 1024
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    config = "lake.run_spark = false\noverload.enable = false\n"
+    node = Node(tmp_path / "data", config=config, workers=2).start()
+    yield node
+    for cell in range(2):
+        with suppress(OSError):
+            node.cell(cell).resume()
+    node.stop()
+
+
+def _alarms(node: Node) -> list[str]:
+    return [alarm["name"] for alarm in node.call("GET", "/alarms")["items"]]
+
+
+def test_a_cell_that_hangs_costs_others_a_bounded_wait_and_little_memory(node: Node) -> None:
+    asyncio.run(_with_a_cell_that_hangs(node))
+    eventually(lambda: "cell_away:1" not in _alarms(node), what="the alarm ends")
+
+
+async def _with_a_cell_that_hangs(node: Node) -> None:
+    port = node.mqtt[1]
+    (here, near, quick), (there,) = of_cell(0, 3), of_cell(1, 1)
+    far = await WireClient.connected(port, Connect(there, 5))
+    await far.subscribe(SubscriptionRequest("far", 1))
+    own = await WireClient.connected(port, Connect(near, 5))
+    await own.subscribe(SubscriptionRequest("own", 1))
+    waits = await WireClient.connected(port, Connect(here, 5))
+    other = await WireClient.connected(port, Connect(quick, 5))
+    hangs, lives = node.cell(1), node.cell(0)
+    before = lives.memory_info().rss
+    hangs.suspend()
+    waits.send(Publish("far", b"x", 1, packet_id=1))
+    payload = bytes(16 * 1024)
+    for number in range(1, 65):
+        other.send(*[Publish("far", payload) for _ in range(32)])
+        other.send(Publish("own", b"%d" % number, 1, packet_id=number))
+        await other.drain()
+        assert (await other.expect(PubAck)).packet_id == number
+        got = await own.expect(Publish)
+        assert got.payload == b"%d" % number
+        own.send(PubAck(got.packet_id))
+    assert lives.memory_info().rss - before < 64 * _MIB
+    await asyncio.wait_for(waits.expect(PubAck), 60)
+    assert "cell_away:1" in await asyncio.to_thread(_alarms, node)
+    health = await asyncio.to_thread(httpx.get, f"{node.url}/readyz", trust_env=False)
+    assert (health.status_code, health.text.startswith("degraded: ")) == (200, True), health.text
+    text = await asyncio.to_thread(lambda: httpx.get(f"{node.url}/metrics", timeout=60).text)
+    dropped = re.findall(
+        r'^sluice_cell_messages_dropped_total\{(?=.*cell="0")(?=.*reason="link_\w+").*\} (\d+)',
+        text,
+        re.M,
+    )
+    assert sum(map(int, dropped)) > 500, dropped
+    hangs.resume()
+    again = await WireClient.connected(port, Connect(of_cell(1, 2)[1], 5))
+    await until(lambda: _arrives(other, again), "messages reach the other cell again")
+
+
+async def _arrives(publisher: WireClient, subscriber: WireClient) -> bool:
+    await subscriber.subscribe(SubscriptionRequest("again", 1))
+    publisher.send(Publish("again", b"y", 1, packet_id=100))
+    if (await publisher.expect(PubAck)).reason_code:
+        return False
+    subscriber.send(PubAck((await subscriber.expect(Publish)).packet_id))
+    return True
+
+
+@pytest.mark.heavy
+@on_loop
+async def test_a_hundred_thousand_filters_are_told_and_one_more_waits_for_none(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path, max_subscriptions=_FILTERS) as joined:
+        one, two = joined
+        client = await one.node.client("many", 5)
+        began_s = time.process_time()
+        for start in range(0, _FILTERS, 1000):
+            requests = [
+                SubscriptionRequest(f"site/{number}/+/t", 1)
+                for number in range(start, start + 1000)
+            ]
+            client.send(Subscribe(1, requests))
+            await client.expect(SubAck)
+        await linked(joined)
+        spent_s = time.process_time() - began_s
+        assert len(two.node.server.hub.router.remote("site/99999/x/t")) == 1
+        waits = []
+        single = await two.node.client("single", 5)
+        for number in range(200):
+            began_s = time.perf_counter()
+            await single.subscribe(SubscriptionRequest(f"own/{number}", 1))
+            waits.append(time.perf_counter() - began_s)
+        print(
+            f"{spent_s / _FILTERS * 1e6:.1f} us a filter, SUBACK p50 {median(waits) * 1e3:.2f} ms"
+        )
+        assert spent_s / _FILTERS < 200e-6
+        client.abort()
+        await two.node.until(lambda: not two.node.server.hub.router.remote("site/99999/x/t"))
