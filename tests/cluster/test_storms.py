@@ -41,10 +41,11 @@ def _alarms(node: Node) -> list[str]:
 
 
 def test_a_cell_that_hangs_costs_others_a_bounded_wait_and_little_memory(node: Node) -> None:
-    asyncio.run(_with_a_cell_that_hangs(node))
+    _with_a_cell_that_hangs(node)
     eventually(lambda: "cell_away:1" not in _alarms(node), what="the alarm ends")
 
 
+@on_loop
 async def _with_a_cell_that_hangs(node: Node) -> None:
     port = node.mqtt[1]
     (here, near, quick), (there,) = of_cell(0, 3), of_cell(1, 1)
