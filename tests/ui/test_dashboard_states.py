@@ -35,9 +35,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 class SlowBroker:
-    """Holds back, or refuses, what a page asks for: requests, and lists and objects of its live connection."""
+    """Holds back, or refuses, what a page asks for: requests, and these channels of its live connection."""
 
-    def __init__(self, page: Any, path: str) -> None:
+    def __init__(
+        self, page: Any, path: str, channels: tuple[str, ...] = ("lists", "object")
+    ) -> None:
+        self._channels = channels
         self._is_open = False
         self._held: list[Any] = []
         self._ids: set[str] = set()
@@ -69,7 +72,7 @@ class SlowBroker:
 
         def up(message: str) -> None:
             frame = json.loads(message)
-            if frame.get("channel") in ("lists", "object"):
+            if frame.get("channel") in self._channels:
                 self._ids.add(frame["id"])
                 if self._problem:
                     error = {"code": "unavailable", "detail": self._problem}

@@ -21,6 +21,12 @@ export const Failure = ({ children }: { children: string | undefined }) => (
   <div role="alert">{children && <State state="failed">{children}</State>}</div>
 );
 
+export const Loading = () => (
+  <p className="muted" role="status">
+    Loading…
+  </p>
+);
+
 /** Why something could not be loaded. */
 export const LoadFailure = ({ error }: { error: unknown }) =>
   error ? (

@@ -7,7 +7,7 @@ import { call, getAny } from "../api/client";
 import { useStatus } from "../api/live";
 import { useMay } from "../api/rights";
 import type { components } from "../api/openapi";
-import { Empty, LoadFailure, ObjectLink, State, Why } from "./card";
+import { Empty, LoadFailure, Loading, ObjectLink, State, Why } from "./card";
 import { type Asked, explain, type ExplainedMessage } from "./explaining";
 import { counted } from "./format";
 import { Table } from "./table";
@@ -212,7 +212,7 @@ export function ReceiversOf({
     enabled: topic !== "",
   });
   if (error) return <LoadFailure error={error} />;
-  if (!data) return null;
+  if (!data) return topic ? <Loading /> : null;
   const { subscriptions, subscriptions_total: total, groups, publisher, becomes, stages } = data;
   const getting = subscriptions.filter(({ gets }) => gets).length;
   return (

@@ -5,7 +5,7 @@ import type { ReactNode } from "react";
 import { getAny, Refused } from "../api/client";
 import { type Call, type List } from "../api/kinds";
 import { useEvery } from "../api/live";
-import { Card, Empty, LoadFailure } from "./card";
+import { Card, Empty, LoadFailure, Loading } from "./card";
 import { Table } from "./table";
 import { columnOf } from "./value";
 
@@ -36,11 +36,7 @@ export function ItemList({
   return (
     <Card title={title}>
       {!isGone && <LoadFailure error={error} />}
-      {!data && !error && (
-        <p className="muted" role="status">
-          Loading…
-        </p>
-      )}
+      {!data && !error && <Loading />}
       {(data || isGone) && !rows.length && <Empty>{empty}</Empty>}
       {rows.length > 0 && (
         <Table

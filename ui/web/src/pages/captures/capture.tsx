@@ -6,7 +6,7 @@ import { getAny } from "../../api/client";
 import { useEvery } from "../../api/live";
 import { textOf } from "../../api/messages";
 import type { components } from "../../api/openapi";
-import { Card, Empty, LoadFailure, ObjectLink, State, Why } from "../../parts/card";
+import { Card, Empty, LoadFailure, Loading, ObjectLink, State, Why } from "../../parts/card";
 import { StageName } from "../../parts/explain";
 import { CUT, ExplainButton, shownOriginal } from "../../parts/explaining";
 import { counted, exact } from "../../parts/format";
@@ -53,11 +53,7 @@ function Records({ place, isRunning }: { place: string; isRunning: boolean }) {
   return (
     <Card title="Messages" note="oldest first">
       <LoadFailure error={error} />
-      {!data && !error && (
-        <p className="muted" role="status">
-          Loading…
-        </p>
-      )}
+      {!data && !error && <Loading />}
       {data && !rows.length && (
         <Empty>
           {isRunning ? "No message was captured yet. It shows here when one passes." : "No message was captured."}

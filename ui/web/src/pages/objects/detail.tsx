@@ -5,7 +5,7 @@ import { lazy, Suspense } from "react";
 import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useObject } from "../../api/live";
 import { useMay } from "../../api/rights";
-import { Card, causeOf, Empty, State, stateOf } from "../../parts/card";
+import { Card, Empty, Loading, State, causeOf, stateOf } from "../../parts/card";
 import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import type { Tab } from "../../parts/kind-page";
@@ -61,11 +61,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
     return (
       <div className="page">
         <h1>{name}</h1>
-        {!problem && !(data && !object) && (
-          <p className="muted" role="status">
-            Loading…
-          </p>
-        )}
+        {!problem && !(data && !object) && <Loading />}
         {(problem || (data && !object)) && (
           <Empty>
             {problem?.detail ?? `There is no ${kind.one.toLowerCase()} ${name}.`}{" "}

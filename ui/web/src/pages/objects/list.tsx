@@ -6,8 +6,9 @@ import { lazy, Suspense, useEffect, useRef, useState } from "react";
 import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useList } from "../../api/live";
 import { useMay } from "../../api/rights";
-import { causeOf, Empty, ObjectLink, State, stateOf, Why } from "../../parts/card";
+import { causeOf, Empty, Loading, ObjectLink, State, stateOf, Why } from "../../parts/card";
 import { CopyAs } from "../../parts/copy-as";
+import { useKeptFocus } from "../../parts/focus";
 import { exact } from "../../parts/format";
 import { quoted } from "../../parts/schema-form";
 import type { Column } from "../../parts/table";
@@ -38,12 +39,6 @@ export function ListPage({ path: known }: { path?: string }) {
   );
 }
 
-const Loading = () => (
-  <p className="muted" role="status">
-    Loading…
-  </p>
-);
-
 function List({ kind }: { kind: Kind }) {
   const page = useKindPage(kind);
   const search = useListSearch();
@@ -63,6 +58,7 @@ function List({ kind }: { kind: Kind }) {
   const states = [...seen.current].sort();
   const queryText = new URLSearchParams(query).toString();
   const may = useMay();
+  const kept = useKeptFocus();
   const canCreate = kind.writes.includes("create") && may(kind.right, "change");
   const columns = kind.columns.map((declared): Column<Row> => {
     const drawn = page?.cells?.[declared.title];
@@ -93,7 +89,7 @@ function List({ kind }: { kind: Kind }) {
         </div>
       </div>
       {page?.above?.()}
-      <section className="card" aria-label={kind.many}>
+      <section className="card" aria-label={kind.many} {...kept}>
         <Toolbar filters={kind.filters} shown={`${exact(total ?? 0)} shown`}>
           <Typed label="Name" value={search.q ?? ""} onChange={(value) => set({ q: value || undefined })} />
           {(states.length > 1 || search.state) && (

@@ -6,10 +6,11 @@ import { useEffect, useState } from "react";
 import { getAny } from "../../api/client";
 import { capitalized, type List, requestOf, type Resource } from "../../api/kinds";
 import { useEvery } from "../../api/live";
-import { Empty, LoadFailure, ObjectLink } from "../../parts/card";
+import { Empty, LoadFailure, Loading, ObjectLink } from "../../parts/card";
 import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { ExplainButton, isMessage, itemOriginal } from "../../parts/explaining";
+import { useKeptFocus } from "../../parts/focus";
 import { counted, exact } from "../../parts/format";
 import { quoted } from "../../parts/schema-form";
 import { type Column, Table, useSelection } from "../../parts/table";
@@ -84,6 +85,7 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
   const hasNames =
     resource.key !== "" && !list.path.startsWith("/") && rows.every((row) => typeof row[resource.key] === "string");
   const [chosen, select] = useSelection(rows, nameOf);
+  const kept = useKeptFocus();
   const { ask, dialog, status } = useVerbs(resource);
   const [verbs, many] = [hasNames ? verbsOf(resource) : [], hasNames ? verbsOfMany(resource) : []];
   const cell = rows.some((row) => "cell" in row) ? [{ title: "Cell", member: "cell" }] : []; // where there are several
@@ -135,7 +137,7 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
       </div>
       <Views resource={resource} list={list} />
       {status}
-      <section className="card" aria-label={capitalized(list.title)}>
+      <section className="card" aria-label={capitalized(list.title)} {...kept}>
         {(list.filters.length > 0 || list.orders.length > 0) && (
           <Toolbar filters={list.filters}>
             {list.orders.length > 0 && (
@@ -149,11 +151,7 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
             {data.incomplete.map(({ cell, why }) => `Cell ${cell} is missing: ${why}.`).join(" ")}
           </p>
         )}
-        {!data && !error && (
-          <p className="muted" role="status">
-            Loading…
-          </p>
-        )}
+        {!data && !error && <Loading />}
         {data && !rows.length && !error && (
           <Empty>{isFiltered ? "None matches." : cursor ? "There are no more." : `No ${list.title}.`}</Empty>
         )}

@@ -6,7 +6,7 @@ import { Suspense } from "react";
 import { getAny, Refused } from "../../api/client";
 import { requestOf, type Resource } from "../../api/kinds";
 import { useEvery } from "../../api/live";
-import { Card, causeOf, Empty, LoadFailure, State, stateOf } from "../../parts/card";
+import { Card, Empty, LoadFailure, Loading, State, causeOf, stateOf } from "../../parts/card";
 import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { ExplainButton, isMessage, itemOriginal } from "../../parts/explaining";
@@ -58,11 +58,7 @@ export default function ResourceItem({ resource, name }: { resource: Resource; n
       {status}
       {!isGone && <LoadFailure error={error} />}
       {isGone && (own?.gone ? <own.gone resource={resource} name={name} /> : <Empty>{error.message}</Empty>)}
-      {!data && !error && (
-        <p className="muted" role="status">
-          Loading…
-        </p>
-      )}
+      {!data && !error && <Loading />}
       {data && !isGone && own && (
         <Suspense>
           <own.show resource={resource} name={name} data={data} />

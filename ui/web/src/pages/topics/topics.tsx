@@ -6,7 +6,7 @@ import { useState } from "react";
 import { getAny, type TailedMessage } from "../../api/client";
 import { useEvery, useRested, useTail } from "../../api/live";
 import type { components } from "../../api/openapi";
-import { Card, Empty, LoadFailure, State, Why } from "../../parts/card";
+import { Card, Empty, LoadFailure, Loading, State, Why } from "../../parts/card";
 import { download } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { word } from "../../parts/copy";
@@ -88,6 +88,7 @@ function Tree({ under, search, setSearch }: { under?: string; search: string; se
         ))}
       </p>
       <LoadFailure error={error} />
+      {!data && !error && <Loading />}
       {data && !data.items.length && (
         <Empty>{search ? "No topic matches." : "Nothing was published here since the broker counts."}</Empty>
       )}
@@ -283,8 +284,12 @@ function Tail({ filter, setFilter }: { filter: string; setFilter: (filter: strin
             },
           ]}
         />
+      ) : !isOpen ? (
+        <Empty>Nothing is followed.</Empty>
+      ) : data ? (
+        <Empty>No message has passed since the page follows.</Empty>
       ) : (
-        <Empty>{isOpen ? "No message has passed since the page follows." : "Nothing is followed."}</Empty>
+        !problem && <Loading />
       )}
     </Card>
   );
