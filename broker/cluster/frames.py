@@ -276,7 +276,7 @@ class LookUp(msgspec.Struct, array_like=True, frozen=True):
     filter: _Filter
     position: _Key
     has_values: bool = True
-    """False if only the keys are wanted."""
+    """False to leave the values empty."""
 
 
 class RetainedAsked(msgspec.Struct, array_like=True, frozen=True):

@@ -318,8 +318,8 @@ class Replays:
                 waits = 0
                 then()
 
-        for found in waited_for:
-            found.on_begun.append(begun)
+        for reading in waited_for:
+            reading.on_begun.append(begun)
         if waited_for:
             self._context.later(_FIRST_S, late)
         return bool(waited_for)
