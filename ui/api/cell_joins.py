@@ -221,14 +221,14 @@ def merged_pages(
             for name, value in extra.items()
         }
     is_estimate = any(page.get("total_is_estimate") for page in pages.values())
-    known = [total for total in totals if total is not None]
-    total = sum(known) if len(known) == len(totals) else None
+    counts = [total for total in totals if total is not None]
+    total = sum(counts) if len(counts) == len(totals) else None
     items = [{**pages[cell]["items"][at], "cell": cell} for _, cell, at in shown]
     if joining.is_summed:
         items = _parts_added(items, key)
         if total is not None:
-            total = max(known)
-            is_estimate = is_estimate or min(known) < total
+            total = max(counts)
+            is_estimate = is_estimate or min(counts) < total
     return {
         **extra,
         "items": items,

@@ -122,7 +122,7 @@ class Saving:
 
 
 def _by_name(kind: Kind) -> Joining:
-    """How cells' lists are joined of objects of which each cell has a part."""
+    """Joining of the lists of cells where each has a part of every object."""
     return Joining(merged_by=kind.key, key=kind.key, is_paged=True, is_summed=True)
 
 

@@ -356,7 +356,7 @@ class ShareGroup(GroupState):
             self._take_lane(member)
 
     def let_go(self, member: Member) -> None:
-        """A member in another cell that left has nothing of what was on its way: others get what it was to get."""
+        """A member in another cell left, and nothing is on its way to it: others get its messages."""
         self._strategy.let_go(member)
         self._take_lane(member)
         self.pump()
@@ -471,14 +471,12 @@ class ShareGroup(GroupState):
             _Record(
                 _VERSION, self.filter.text, self.strategy_name, self.stream, self.is_kept, self.is_private,
                 self.created_ns, self.outstanding, self.outstanding_bytes, self.redelivered, positions,
-                *self._encode_far(),
+                *(([], []) if self._services.cells is None else self._encode_far()),
             )
         )  # fmt: skip
 
     def _encode_far(self) -> tuple[list[FarMemberRecord], list[Grant]]:
         """Members in other cells that outlive this process, and what members there have of the session log."""
-        if self._services.cells is None:
-            return [], []
         members = [
             FarMemberRecord(member.cell, member.client_id, member.qos)
             for member in self.members.values()
