@@ -597,6 +597,8 @@ class CellShares:
                 sent.member.group.refused(sent.member, [sent.delivery])
 
     def _send(self, granted: Granted) -> None:
+        if not self._link.is_up:
+            return  # given to others once the other cell says that it has none
         self._sent_count.value += 1
         self._out.append(granted)
         size = _size_of(granted)
@@ -609,8 +611,9 @@ class CellShares:
 
     def ask(self, member: FarMember) -> None:
         """Ask for room of a member."""
-        self._asks.append((Notice.ASK, member.group.key, member.client_id, member.turn, 0))
-        self._flush_soon()
+        if self._link.is_up:
+            self._asks.append((Notice.ASK, member.group.key, member.client_id, member.turn, 0))
+            self._flush_soon()
 
     def _take_out(self, key: _Key, sent: _Sent) -> None:
         del self._granted[key]

@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 class Worker:
-    """A member with a session on disk, which comes back whenever its connection ends, and answers late."""
+    """A member with a session on disk unless set otherwise, which comes back whenever its connection ends, and answers late."""
 
     def __init__(
         self, cell: Cell, name: str, qos: int, random: Random, seen: list[Seen], **connect: Any
@@ -148,7 +148,7 @@ def _check_order(seen: list[Seen]) -> None:
 
 @pytest.mark.parametrize("faults", ["none", "leaves", "cuts", "kills"])
 @pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("seed", [*range(8)])
+@pytest.mark.parametrize("seed", [*range(6)])
 @on_loop
 async def test_a_durable_group_loses_and_doubles_nothing(
     tmp_path: Path, qos: int, faults: str, seed: int
@@ -162,7 +162,9 @@ async def test_a_durable_group_loses_and_doubles_nothing(
             for number in range(random.choice([2, 4]))
         ]
         receive_maximum = random.choice([1, 3, 20])
-        for worker in workers:
+        for number, worker in enumerate(workers):
+            if number % 2 and faults in ("none", "cuts"):
+                worker.connect = {"properties": {}}  # a session in memory
             worker.connect["properties"]["Receive-Maximum"] = receive_maximum
             worker.goes = 0.03 if faults == "leaves" else 0
         tasks = [asyncio.create_task(worker.run()) for worker in workers]
