@@ -163,7 +163,7 @@ class CellShares:
         """Members that went, and may have messages on their way."""
         self._unsure: set[_Key] = set()
         """Grants from before the link came up, whose outcome the other cell has not told yet."""
-        self._peer = ""
+        self._peer = self._peer_log = ""
         self._is_peer_new = True
         self._last_number = 0
         self._out: list[Granted] = []
@@ -204,6 +204,8 @@ class CellShares:
         link = self._link
         self._is_peer_new = link.heard != self._peer
         self._peer = link.heard
+        is_log_same = self._peer_log in ("", link.log_heard)
+        self._peer_log = link.log_heard
         for (key, number), identity in list(self._settled.items()):
             if identity != link.log_heard:
                 self._forget_settled(key, number)
@@ -223,7 +225,7 @@ class CellShares:
         self._answers = [
             (Notice.GONE if kind is Notice.NO_ROOM else kind, group, client_id, number, 0)
             for kind, group, client_id, number, _ in earlier
-            if kind in _LASTING and ((group, number) in self._settled or not self._is_peer_new)
+            if kind in _LASTING and (is_log_same if is_logged(number) else not self._is_peer_new)
         ]
         for held in self._held.values():
             kind = Notice.HELD if held.delivery.outgoing is not None else Notice.HELD_EMPTY

@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 class Worker:
-    """A member with a session on disk unless set otherwise, which comes back whenever its connection ends, and answers late."""
+    """A member that comes back whenever its connection ends, and answers late."""
 
     def __init__(
         self, cell: Cell, name: str, qos: int, random: Random, seen: list[Seen], **connect: Any

@@ -37,6 +37,7 @@ LONG: Final = (
     "broker/auth/test_revocation.py",
     "broker/net/test_collector.py",
     "bridges/spark/test_upsert.py",
+    "cluster/test_share_faults.py",
     "bridges/spark/test_lake_audit.py",
     "bridges/spark/test_audit_values.py",
     "end_to_end/test_rights.py",
