@@ -177,7 +177,7 @@ async def test_qos_2_stays_with_the_session_that_was_sent_it(tmp_path: Path) -> 
 @on_loop
 async def test_members_with_small_windows_get_what_waits_in_other_cells(tmp_path: Path) -> None:
     async with cells(3, tmp_path) as joined:
-        narrow = {"properties": {"Receive-Maximum": 1}}
+        narrow: dict[str, Any] = {"properties": {"Receive-Maximum": 1}}
         client = await member(joined[2], "m", **narrow)
         for cell in joined:
             publisher = await cell.node.client(f"p{cell.place.number}", 5)
