@@ -433,7 +433,7 @@ class Node:
 
     def _make_streams(self, catalogue: Catalogue, contributors: Contributors) -> StreamService:
         client = RangeClient(self.ranges.own_access)
-        places = TierPlaces(self.config.get("lake").stores, self.own_dir / "tiers")
+        places = TierPlaces(self.config.get("lake").stores, self.data_dir / "tiers")
         streams = StreamService(
             self.writer,
             catalogue,
