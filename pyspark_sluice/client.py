@@ -85,10 +85,10 @@ class Positions:
 
     def place(self, shard: int) -> tuple[int, str]:
         """The log of a shard at the range server, and the ticket for it."""
-        held = next((entry for entry in self.shards if entry.shard == shard), None)
-        if held is None or held.log is None:
+        position = next((entry for entry in self.shards if entry.shard == shard), None)
+        if position is None or position.log is None:
             return self.log, self.ticket
-        return held.log, held.ticket or self.ticket
+        return position.log, position.ticket or self.ticket
 
     def first(self) -> dict[int, int]:
         """The first offset of each shard."""
@@ -134,8 +134,9 @@ class StreamClient:
         """Go the way of a read, for no record: the API, the range server with its certificate, the ticket."""
         where = self.positions()
         try:
-            for held in where.shards:
-                for _ in self._range(where, held.shard, held.first, held.first):
+            for position in where.shards:
+                at = position.first
+                for _ in self._range(where, position.shard, at, at):
                     pass
         except urllib.error.HTTPError as error:
             raise SourceError(

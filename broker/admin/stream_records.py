@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from typing_extensions import TypedDict
@@ -75,9 +75,13 @@ class StreamRecords:
         """Number of shards of a stream in each cell. Raises ``NotFound``."""
         return self._streams.shards_of(stream)
 
-    def show_others(self, others: OtherCells) -> None:
-        """Show the shards of other cells too."""
-        self._reader.others = others
+    def show_others(
+        self, cells: Sequence[int], ask_at: Callable[[int, str, int], Spec]
+    ) -> OtherCells:
+        """Show the shards of other cells too; returns what notes their answers. ``ask_at`` asks a cell for a stream at a
+        time in microseconds since 1970; it blocks."""
+        others = self._reader.others = OtherCells(cells, ask_at)
+        return others
 
     def unread(self) -> dict[str, dict[int, int]]:
         """By stream and shard, the first offset that some table of this process has not read."""

@@ -37,8 +37,8 @@ Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
 # are merged (``list``), lines as they come (``lines``), answers that are added up (``sum``), what one of them has
 # (``first``), and verbs that each carries out (``each``). Of saved objects that run in one cell, changes go to all and
 # each is shown as its cell has it (``home``). Those on shards of streams run in the one that serves the API once the
-# others have told their positions, or in the one that has a shard (``shards``). Jobs begin in all cells, each with what
-# it has, and are shown as one (``jobs``). Data of clients goes to all cells, which all must take their part
+# others have told their positions, or in the one that has a shard (``shards``). Jobs begin in all cells, each on its
+# own data, and are shown as one (``jobs``). Data of clients goes to all cells, which all must take their part
 # (``parts``). ``single`` is refused where there are several.
 At = Literal[
     "here",

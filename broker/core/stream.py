@@ -109,9 +109,10 @@ class StreamHistory:
         raise NotFound("stream", stream)
 
     def time_of(self, stream: str, shard: int, offset: int) -> int | None:
-        """When a record was published, in microseconds since 1970; None if it was removed, or is not known here. Of a
-        shard in another cell, a time at which or after which it was."""
-        raise NotFound("stream", stream)
+        """When the first record at or after an offset was published, in microseconds since 1970; None if there is none,
+        or it is not known here. Of a shard in another cell, a time at or after which it was."""
+        records = self.read(stream, shard, offset, 1)
+        return records[0][1].ts_us if records else None
 
 
 def no_positions(name: str, at_us: int | None = None) -> Mapping[str, Any]:

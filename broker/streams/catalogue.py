@@ -187,7 +187,7 @@ class Catalogue:
             self._epochs.note({name: epoch})
 
     def _checked(self, name: str, stored: bytes, agreed: str | None) -> bytes | None:
-        """What the store has of a stream; None once it is removed, since the first cell has another one of its name.
+        """The stored value of a stream; None once it is removed, since the first cell has another one of its name.
         One that was opened before the first cell had given it an epoch belongs to the present one."""
         kept = jsontext.decode(stored)
         if agreed is None or kept.get("of") == agreed:

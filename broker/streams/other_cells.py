@@ -19,8 +19,8 @@ Heard = Mapping[str, Any]
 
 
 class OtherCells:
-    """What the first cell knows. ``ask_at`` asks a cell for the offsets of a stream at a time, in microseconds since
-    1970: it blocks, and is for threads."""
+    """The knowledge of the first cell. ``ask_at`` asks a cell for the offsets of a stream at a time, in microseconds
+    since 1970: it blocks, and is for threads."""
 
     def __init__(self, cells: Sequence[int], ask_at: Callable[[int, str, int], Heard]) -> None:
         self.cells = cells
@@ -50,9 +50,9 @@ class OtherCells:
     def unread(self, name: str, shard: int) -> tuple[int, int] | None:
         """The first record of a shard that some table has not read, and when it was published."""
         for stream in self.of(name).values():
-            for held in stream["shards"]:
-                if held["shard"] == shard and "unread" in held:
-                    return held["unread"], held["unread_us"]
+            for position in stream["shards"]:
+                if position["shard"] == shard and "unread" in position:
+                    return position["unread"], position["unread_us"]
         return None
 
     def require(self, name: str) -> dict[int, Heard]:
@@ -61,12 +61,12 @@ class OtherCells:
         Raises:
             Unavailable: a cell has not shown it yet, so the end of its shards is not known.
         """
-        known = self.of(name)
+        streams = self.of(name)
         for cell in self.cells:
-            if cell not in known:
+            if cell not in streams:
                 text = f"cell {cell} has not shown yet what it has of stream {name!r}"
                 raise Unavailable(text, retry_after_s=1)
-        return known
+        return streams
 
     def at(self, name: str, at_us: int) -> dict[int, Heard]:
         """The same with the first offsets at or after a time. Blocks.

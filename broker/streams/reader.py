@@ -133,8 +133,7 @@ class StreamReader(StreamHistory):
         if self.others is not None and (told := self.others.unread(stream, shard)) is not None:
             unread, time_us = told
             return time_us if unread <= offset else None
-        held = self.read(stream, shard, offset, 1)
-        return held[0][1].ts_us if held and held[0][0] == offset else None
+        return super().time_of(stream, shard, offset)
 
     def records(
         self,

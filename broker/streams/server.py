@@ -258,7 +258,7 @@ class RangeServer(HTTPServer):
         return None if self.upkeep is None else self.upkeep.index
 
     def reading(self, shard: LogShard) -> tuple[TieredReader, TopicIndex | None, LogShard]:
-        """What reads a shard, and its place there. The topic index is that of the own cell.
+        """The reader of a shard, and its place there. The topic index is that of the own cell.
 
         Raises:
             Refused: there is no such cell.

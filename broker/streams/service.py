@@ -362,16 +362,16 @@ class StreamService(Contributor):
         for cell, stream in shown.items():
             log = cell * CELL_LOGS + stream["log"]
             ticket = self._access(log, until_s).get("ticket", "")
-            for held in stream["shards"]:
+            for position in stream["shards"]:
                 shard: ShardOffsets = {
-                    "shard": held["shard"],
-                    "first_offset": held["first_offset"],
-                    "next_offset": held["next_offset"],
+                    "shard": position["shard"],
+                    "first_offset": position["first_offset"],
+                    "next_offset": position["next_offset"],
                     "log": log,
                     "ticket": ticket,
                 }
-                if "at_offset" in held:
-                    shard["at_offset"] = held["at_offset"]
+                if "at_offset" in position:
+                    shard["at_offset"] = position["at_offset"]
                 if others.is_away(cell):
                     shard["stale"] = True
                 yield shard
@@ -385,29 +385,29 @@ class StreamService(Contributor):
                 continue
             now_us = self._clock.now_ns() // 1000
             shards: list[Spec] = []
-            for held in self.reader.readable(stream.name):
-                shard: Spec = {**_shown_range(held), **self._unread_time(stream, held)}
+            for readable in self.reader.readable(stream.name):
+                shard: Spec = {**_shown_range(readable), **self._unread_time(stream, readable)}
                 if at_us is not None:
-                    at = self.reader.offset_at(stream.name, held.shard, at_us)
+                    at = self.reader.offset_at(stream.name, readable.shard, at_us)
                     shard["at_offset"] = str(at)
                 shards.append(shard)
             own = {"log": stream.log, "shards": shards, "now_us": now_us}
             told[stream.name] = {**self._show(stream), **own}
         return told
 
-    def _unread_time(self, stream: Stream, held: ShardRange) -> Spec:
+    def _unread_time(self, stream: Stream, readable: ShardRange) -> Spec:
         """The first record of a shard that a table of the first cell has not read, and when it was published."""
-        unread = (self._unread_elsewhere or {}).get(stream.name, {}).get(held.shard)
-        if unread is None or not held.first_offset <= unread < held.next_offset:
+        unread = (self._unread_elsewhere or {}).get(stream.name, {}).get(readable.shard)
+        if unread is None or not readable.first_offset <= unread < readable.next_offset:
             return {}
-        place = stream.shard(held.shard)
-        known = self._unread_times.get(place)
-        if known is None or known[0] != unread:
-            time_us = self.reader.time_of(stream.name, held.shard, unread)
+        place = stream.shard(readable.shard)
+        first = self._unread_times.get(place)
+        if first is None or first[0] != unread:
+            time_us = self.reader.time_of(stream.name, readable.shard, unread)
             if time_us is None:
                 return {}
-            known = self._unread_times[place] = unread, time_us
-        return {"unread": known[0], "unread_us": known[1]}
+            first = self._unread_times[place] = unread, time_us
+        return {"unread": first[0], "unread_us": first[1]}
 
     def shards_of(self, name: str) -> int:
         """Number of shards of a stream in this cell. Raises ``NotFound``."""
@@ -432,11 +432,11 @@ class StreamService(Contributor):
         unread = dict(self._unread_of(name))
         if self._is_behind_first:
             told = self._unread_elsewhere
-            known = {} if told is None else told.get(name, {})
-            for held in self.reader.ranges(name):
-                start = held.first_offset if told is None else known.get(held.shard)
+            starts = {} if told is None else told.get(name, {})
+            for stored in self.reader.ranges(name):
+                start = stored.first_offset if told is None else starts.get(stored.shard)
                 if start is not None:
-                    unread[held.shard] = min(start, unread.get(held.shard, start))
+                    unread[stored.shard] = min(start, unread.get(stored.shard, start))
         return unread
 
     def on_topic(self, topic: str) -> Sequence[TopicStage]:

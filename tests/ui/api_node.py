@@ -244,7 +244,15 @@ class Logs:
 
     was_on_event_loop: bool | None = None
 
-    def positions(self, name: str, at_us: int | None = None, until_s: float = inf) -> Spec:
+    def positions(
+        self,
+        name: str,
+        at_us: int | None = None,
+        until_s: float = inf,
+        *,
+        needs_all: bool = False,
+    ) -> Spec:
+        assert needs_all, "positions for readers lack no shard"
         self._known(name)
         self.was_on_event_loop = asyncio._get_running_loop() is not None
         shard = {"shard": 0, "first_offset": "7", "next_offset": str(2**53 + 1)}

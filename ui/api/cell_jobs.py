@@ -1,4 +1,4 @@
-"""Jobs that each cell carries out for what it has, under one identifier: they are shown as one."""
+"""Jobs that each cell carries out on its own data, under one identifier: they are shown as one."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def together(jobs: Iterable[Spec]) -> list[Spec]:
 
 
 def _of_any(how: Any, values: Sequence[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return how(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return how(numbers) if numbers else None

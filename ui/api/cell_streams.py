@@ -14,7 +14,6 @@ from broker.core.cells import Place
 from broker.core.errors import Unavailable
 from broker.core.objects import Spec
 from broker.observe.log import get_logger
-from broker.streams.other_cells import OtherCells
 from ui.api.cell_calls import ANSWER_S, Away, CellCalls, Reply, there
 
 PATH: Final = "/api/v1/cells:streams"
@@ -33,8 +32,7 @@ class CellStreams:
         self._streams = streams
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._others = OtherCells(place.others, self._at)
-        streams.show_others(self._others)
+        self._others = streams.show_others(place.others, self._at)
 
     def start(self) -> None:
         """Begin to exchange."""
@@ -72,7 +70,7 @@ class CellStreams:
         )
 
     def _at(self, cell: int, name: str, at_us: int) -> Spec:
-        """See ``OtherCells``."""
+        """See ``StreamRecords.show_others``."""
         assert self._loop is not None
         asking = self._call(cell, {"names": [name], "at_us": at_us})
         answer = asyncio.run_coroutine_threadsafe(asking, self._loop).result(2 * ANSWER_S)
@@ -92,7 +90,7 @@ class CellStreams:
 
 
 def answered(streams: StreamRecords, asked: Any) -> Spec:
-    """What a cell answers. ``asked`` has the names of streams, or None for all, a time in microseconds since 1970, and
+    """The answer of a cell. ``asked`` has the names of streams, or None for all, a time in microseconds since 1970, and
     by stream and shard the first offsets that tables have not read. Blocks where a time is in a tier."""
     if asked.get("unread") is not None:
         streams.note_unread(asked["unread"])

@@ -336,7 +336,7 @@ class Faces:
         return there(await self._asked(asked, cell)).response()
 
     async def _of_jobs(self, asked: Asked, act: Act) -> Response:
-        """Jobs are begun in all cells, each with what it has, or shown and changed in those that have them."""
+        """Jobs are begun in all cells, each on its own data, or shown and changed in those that have them."""
         if asked.is_dry:
             return await self._summed(asked, act)
         if "id" in asked.request.path_params:
@@ -461,7 +461,7 @@ class Faces:
         return Json(jsontext.encode(total))
 
     async def _of_shards(self, asked: Asked, act: Act) -> Response:
-        """What has a shard, but no end, is for the cell of the shard."""
+        """A request with a shard, but without an end, is for the cell of the shard."""
         assert self._streams is not None
         name = asked.request.path_params.get("name")
         shard = asked.values.get("shard")

@@ -197,8 +197,8 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
             first = offset(from_, "from")
             end = offset(to, "to")
             where = streams.positions(name, until_s=reads_until_s(request), needs_all=True)
-            held: Spec = next((held for held in where["shards"] if held["shard"] == shard), {})
-            place = {**where, **held}
+            shards = [position for position in where["shards"] if position["shard"] == shard]
+            place: Spec = {**where, **(shards[0] if shards else {})}
             asked = {"from": first, "to": end, "ticket": place["ticket"]} | (
                 {"filter": filter} if filter else {}
             )
