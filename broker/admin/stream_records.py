@@ -78,8 +78,8 @@ class StreamRecords:
     def show_others(
         self, cells: Sequence[int], ask_at: Callable[[int, str, int], Spec]
     ) -> OtherCells:
-        """Show the shards of other cells too; returns what notes their answers. ``ask_at`` asks a cell for a stream at a
-        time in microseconds since 1970; it blocks."""
+        """Show the shards of other cells too; their answers are noted in the result. ``ask_at`` asks a cell for a
+        stream at a time in microseconds since 1970; it blocks."""
         others = self._reader.others = OtherCells(cells, ask_at)
         return others
 
