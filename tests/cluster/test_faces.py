@@ -337,9 +337,7 @@ def test_clients_of_all_cells_are_kicked(cells: Cells) -> None:
 
 def test_what_several_cells_cannot_do_is_refused(cells: Cells) -> None:
     refusals = [
-        ("POST", "/lake/tables", {"name": "t", "stream": "s"}),
-        ("GET", "/quarantine", None),
-        ("GET", "/streams/s/positions", None),
+        ("POST", "/backup", {}),
     ]
     for method, path, body in refusals:
         problem = cells.front.call(method, path, body, expect=409)
