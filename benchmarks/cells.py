@@ -9,6 +9,7 @@ processor time of one process for a message, divided by that of the busiest cell
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -166,9 +167,15 @@ def _cells(count: int, tree: Path) -> Iterator[Broker]:
 
 
 def cell_pids(supervisor: int) -> list[int]:
-    """The processes of the cells, the first one first."""
+    """The processes of the cells in their order, without the zygote."""
     children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    return sorted(map(int, children))
+    by_cell = {}
+    for child in children:
+        arguments = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        cell = json.loads(arguments[-2])["cell"]
+        if cell != "any":
+            by_cell[cell] = int(child)
+    return [by_cell[cell] for cell in sorted(by_cell)]
 
 
 @contextmanager

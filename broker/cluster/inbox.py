@@ -136,6 +136,9 @@ class Inbox:
             start = position + 2
             if start < end and body[position + 1] < 128:  # most are: a call less
                 stop = start + body[position + 1]
+            elif start < end and 0 < body[start] < 128:
+                stop = start + 1 + (body[position + 1] & 127 | body[start] << 7)
+                start += 1
             else:
                 start, stop = frame_at(body, position, end - position) or (end, end)
             topic_at = start + 2
@@ -150,19 +153,18 @@ class Inbox:
                 raise FrameError(f"LIVE frame: expected a topic at byte {start}")
             topic = body[topic_at:topic_end]
             routes = known(topic) or self._routes.of(topic)
-            is_bare = (
-                is_unwatched
-                and routes.is_plain
-                and not routes.groups
-                and not (is_v5 and body[payload_at - 1])
-            )
+            has_properties = is_v5 and body[payload_at - 1]
+            if routes is run and first == _PLAIN_QOS0 and not has_properties:
+                run_count += 1
+                position = stop
+                continue
+            is_bare = is_unwatched and routes.is_plain and not routes.groups and not has_properties
             if is_bare and first == _PLAIN_QOS0:
-                if routes is not run:
-                    if run is not None:
-                        self._hand_out(run, body[run_at:position], run_count)
-                    run = routes
-                    run_at = position
-                    run_count = 0
+                if run is not None:
+                    self._hand_out(run, body[run_at:position], run_count)
+                run = routes
+                run_at = position
+                run_count = 0
                 # devices send much alike: what begins like this packet is of its topic and size
                 head = body[position:payload_at]
                 size = stop - position

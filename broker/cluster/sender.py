@@ -320,6 +320,7 @@ class RemoteCell:
     __slots__ = (
         "client_id",
         "fast",
+        "forward",
         "is_durable",
         "is_waited_for",
         "name",
@@ -335,6 +336,7 @@ class RemoteCell:
     def __init__(self, peer: Peer, sender: Sender, *, is_durable: bool) -> None:
         self.peer = peer
         self.sender = sender
+        self.forward = sender.forward
         self.is_durable = is_durable
         self.client_id = peer.client_id
         self.name = f"cell {peer.number}"
@@ -370,10 +372,6 @@ class RemoteCell:
             if not box.is_dirty:
                 box.mark()
         self.peer.sent_live.value += count
-
-    def forward(self, packet: bytes, *, is_v5: bool) -> Transit:
-        """Send a QoS 1 PUBLISH without properties; returns what its acknowledgement waits for."""
-        return self.sender.forward(packet, is_v5=is_v5)
 
     def deliver(
         self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]

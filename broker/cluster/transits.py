@@ -81,7 +81,7 @@ class Transits:
             transit = take()
             self.size_bytes -= len(transit.packet)
             transit.packet = b""
-            if position in keeps:
+            if keeps and position in keeps:
                 self._held[position] = transit
             else:
                 transit.end()

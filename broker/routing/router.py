@@ -157,10 +157,11 @@ class Routes(Generic[S]):
 
     ``plain_v3``, ``plain_v5`` and ``cells`` hold every subscriber by protocol version when ``is_plain``: nothing but
     the QoS bears on what is sent, and there is no share group or there is one alone, ``only_group``. ``cells`` are
-    other cells with the QoS they get messages at, ``own`` the entries of this one's clients.
-    ``is_live`` adds that there is no group and no subscriber that outlives its connection. ``plain_qos`` is the
-    highest QoS of messages that all subscribers get alike, as QoS 0: 2 where no subscription asks for more, -1 where
-    they differ. ``watch`` is to see what goes the short way."""
+    other cells with the QoS they get messages at, ``own`` the entries of this one's clients. ``is_live`` adds
+    that there is no group and no subscriber that outlives its connection. ``plain_qos`` is the highest QoS of messages
+    that all subscribers get alike, as QoS 0: 2 where no subscription asks for more, -1 where they differ. ``watch`` is
+    to see what goes the short way.
+    """
 
     watch: Watch | None = None
 

@@ -375,7 +375,9 @@ class Forwarding:
                 cell.take_run(
                     qos0_packets(((message, plan.topic_bytes),), is_v5=False), 1, is_v5=False
                 )
-        receipt = self.deliver_qos1(c, plan.topic_bytes, routes, packet, topic_end, payload_at)
+        receipt = None
+        if routes.own:
+            receipt = self.deliver_qos1(c, plan.topic_bytes, routes, packet, topic_end, payload_at)
         if receipt is not None or crossing:
             self._withhold(c, packet_id, receipt, crossing)
         else:
@@ -388,9 +390,10 @@ class Forwarding:
             not routes.cells or routes.plain_qos > 0 or answers.held_bytes > _MOST_HELD_BYTES
         ):
             return False
-        return not self._withholding.is_full and all(
-            cell.takes_acknowledged for cell, _ in routes.cells
-        )
+        for cell, _ in routes.cells:
+            if not cell.takes_acknowledged:
+                return False
+        return not self._withholding.is_full
 
     def deliver_qos1(
         self,
