@@ -17,6 +17,7 @@ from pathlib import Path
 BENCHMARKS = (
     "bare",
     "fleet",
+    "cells",
     "sessions",
     "pipeline",
     "republish",
