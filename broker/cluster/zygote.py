@@ -14,6 +14,7 @@ import socket
 import subprocess
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
@@ -53,7 +54,8 @@ class Zygote:
 
     def fork(self, cell: int) -> None:
         """Ask for the process of a cell."""
-        self._line.send(_CELL.pack(cell))
+        with suppress(OSError):  # it has ended, and on_lost follows
+            self._line.send(_CELL.pack(cell))
 
     def _hear(self) -> None:
         try:
@@ -78,14 +80,15 @@ class Zygote:
 
 def fork_cells() -> int | None:
     """Fork a process for each cell that the supervisor asks for. Returns the number of the cell in each of these, and
-    None in this process, at the end of the line."""
+    None in this process, at the end of the line or when it cannot fork."""
     gc.collect()
     gc.freeze()  # a collection in a cell then writes to no memory that is shared
     with socket.socket(fileno=os.dup(0)) as line:
         while asked := line.recv(_CELL.size):
             cell: int = _CELL.unpack(asked)[0]
             if between := os.fork():
-                os.waitpid(between, 0)
+                if os.waitpid(between, 0)[1]:
+                    return None
                 continue
             # the parent of a process whose own one has ended is the supervisor
             os.setsid()

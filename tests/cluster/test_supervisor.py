@@ -78,6 +78,24 @@ def test_a_cell_that_dies_is_started_again_and_its_socket_stays(
     assert ended.__dict__["fields"]["reason"] == "signal SIGKILL"
 
 
+def test_cells_outlive_the_zygote_and_are_started_again_without_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path) as supervisor:
+            await until(lambda: all(cell.ready for cell in supervisor._cells))
+            first, other = (cell.pid for cell in supervisor._cells)
+            zygote = supervisor._zygote
+            assert zygote is not None
+            os.kill(zygote._process.pid, signal.SIGKILL)
+            await until(lambda: supervisor._zygote is None)
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: supervisor._cells[0].pid not in (0, first))
+            await until(lambda: supervisor._cells[0].ready)
+            assert supervisor._cells[1].pid == other
+        assert supervisor._status == 0
+
+    asyncio.run(test())
+
+
 def test_a_cell_that_never_was_ready_ends_all(tmp_path: Path) -> None:
     async def test() -> None:
         async with supervised(tmp_path, 2, "fails") as supervisor:
