@@ -778,8 +778,11 @@ class AlarmReceivers(Contributor, ObjectVerbs[_Item]):
         clock: Clock,
         node: str,
         metrics: Metrics,
+        sent_elsewhere: Collection[str] = (),
     ) -> None:
+        """``sent_elsewhere`` are the alarms of the whole machine, of which another cell sends notifications."""
         super().__init__(section, lambda item: item.raw)
+        self._sent_elsewhere = frozenset(sent_elsewhere)
         self._alarms = alarms
         self._node = node
         self._metrics = _Metrics(metrics)
@@ -886,6 +889,8 @@ class AlarmReceivers(Contributor, ObjectVerbs[_Item]):
         return shown if receiver is None else shown | receiver.shown()
 
     def _note(self, alarm: Alarm) -> None:
+        if alarm.name in self._sent_elsewhere:
+            return
         for receiver in list(self._receivers.values()):
             receiver.note(alarm)
 

@@ -251,8 +251,9 @@ class Node:
             guard,
             self.server.publisher,
             self.clock,
-            name,
+            name if place is None or not place.number else f"{name}/cell-{place.number}",
             self.metrics,
+            (DISK_NEARLY_FULL,) if place is not None and place.number else (),
         )
         self._trace(guard)
         self.captures = Captures(

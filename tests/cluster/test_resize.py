@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from broker.cluster.directories import cell_directory, kept_count, make_directories
@@ -27,8 +29,14 @@ from broker.codec.packets import (
     SubscriptionRequest,
     Will,
 )
-from broker.core.cells import Place
+from broker.connection.sharing.group import _Position, _Record, filter_of, is_idle
+from broker.core.cells import Place, cell_of
+from broker.core.errors import ConfigError
+from broker.core.stream import StreamRecord
 from broker.storage.rocksdb.store import RocksStore
+from broker.storage.store import Batch, LogShard
+from broker.streams.catalogue import Catalogue
+from broker.streams.settings import StreamSpec
 from tests.cluster.test_links import publish
 from tests.support.linked_cells import Cell, linked
 from tests.support.mqtt_server import MovedClock, on_loop
@@ -303,3 +311,106 @@ async def test_all_that_moved_works_as_before(
             await client.close()
         if len(broker.cells) > 1:  # those that members had in flight; others wait for a member
             assert len(jobs) == len(set(jobs)) > 0
+
+
+def shown(data_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """``sluice cells resize``."""
+    command = [sys.executable, "-m", "broker.cli.main", "cells", "resize", *words]
+    return subprocess.run(
+        [*command, "--data-dir", str(data_dir)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def files_of(data_dir: Path) -> list[str]:
+    return sorted(str(path) for path in data_dir.rglob("*"))
+
+
+def test_the_command_shows_what_moves_and_moves_it(filled: Path, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(filled, data_dir)
+    planned = shown(data_dir, "2", "--dry-run", "-o", "json")
+    assert planned.returncode == 0, planned.stderr
+    plan = json.loads(planned.stdout)
+    moving = sum(cell_of(name, 2) for name in [*_CLIENTS, "publisher"])
+    assert (plan["before"], plan["after"], plan["sessions"]) == (1, 2, moving)
+    assert plan["messages"] > 0 < plan["bytes"]
+    assert not (data_dir / "cells").exists()
+    done = shown(data_dir, "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"{data_dir}: now 2\n")
+    assert "cell 0 to 1: " in done.stderr
+    assert kept_count(data_dir) == 2
+    assert json.loads(shown(data_dir, "2", "-o", "json").stdout)["moves"] == []
+
+
+@pytest.mark.parametrize("number", ["0", "65", "-1", "two", ""])
+def test_an_absurd_number_is_refused(tmp_path: Path, number: str) -> None:
+    refused = shown(tmp_path / "none", "--output=table", "--", number)
+    assert refused.returncode == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_change_that_cannot_be_made_is_refused_before_anything_is_changed(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_dir = tmp_path / "data"
+    with pytest.raises(ConfigError, match="expected the data of a broker, got none"):
+        resize(data_dir, 2)
+    shutil.copytree(filled, data_dir)
+    with monkeypatch.context() as full:
+        full.setattr("broker.cluster.directories._ROOM_BYTES", 1 << 60)
+        with pytest.raises(ConfigError, match="MiB free for the stores of 1 new cells"):
+            resize(data_dir, 2)
+    with Resize(data_dir, 2) as change, pytest.raises(ConfigError, match="max_session_log_bytes"):
+        change.plan(max_log_bytes=100)
+    store = RocksStore(data_dir)
+    with pytest.raises(ConfigError, match="in use by another sluice"):
+        resize(data_dir, 2)
+    store.close()
+    assert not (data_dir / "cells").exists()
+    resize(data_dir, 2)
+    cell_directory(data_dir, 1).rename(tmp_path / "away")
+    before = files_of(data_dir)
+    with pytest.raises(ConfigError, match="cells/1: expected the data of a cell, got no directory"):
+        resize(data_dir, 1)
+    assert files_of(data_dir) == before
+
+
+def test_a_cell_with_records_and_rows_of_its_own_is_not_removed(
+    filled: Path, tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(filled, data_dir)
+    resize(data_dir, 2)
+    record = StreamRecord(1, "t", b"x", 0, False, "c")
+    store = RocksStore(cell_directory(data_dir, 1))
+    stream = Catalogue(store).open(StreamSpec(name="all", topics=["#"]))
+    store.commit(Batch({stream.shards[0]: [record]}, {b"queues/by-name/actions/http:a": b"99"}))
+    store.commit(Batch({LogShard(99): [record]}))
+    store.close()
+    with Resize(data_dir, 1) as change, pytest.raises(ConfigError) as refused:
+        change.plan()
+    streams, rows = refused.value.problems
+    assert streams.startswith("cell 1: expected a cell without records in streams, got 'all'. Try:")
+    assert rows.startswith(
+        "cell 1: expected a cell without rows in buffers of actions, got 'actions/http:a'."
+    )
+    resize(data_dir, 3)  # its own stay with it
+    store = RocksStore(cell_directory(data_dir, 1))
+    assert store.range_of(stream.shards[0]).next_offset == 1
+    store.drop(99)
+    store.drop(stream.log)
+    store.close()
+    resize(data_dir, 1)
+    assert not (data_dir / "cells").exists()
+
+
+def test_a_subscription_that_reads_a_stream_keeps_its_session_where_it_is() -> None:
+    group = _Record(
+        1, "a/#", "round_robin", "s", False, True, 0, 1, 1, 0, [_Position(20, 0, 5, [])]
+    )
+    value = msgspec.msgpack.encode(group)
+    assert not is_idle(value, lambda _shard: 6)
+    assert is_idle(value, lambda _shard: 5)
+    assert filter_of(value) == "a/#"

@@ -147,7 +147,7 @@ def test_a_change_of_the_number_that_was_cut_off_is_named(tmp_path: Path) -> Non
 
 def test_a_full_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.cluster.directories._ROOM_BYTES", 1 << 60)
-    with pytest.raises(ConfigError, match="MiB free for the stores of 2 cells"):
+    with pytest.raises(ConfigError, match="MiB free for the stores of 2 new cells"):
         check_room(tmp_path, 2)
 
 
