@@ -107,7 +107,7 @@ from broker.pipeline.tracing import Tracing
 from broker.routing.automatic import AutoSubscriptionSpec
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
-from broker.storage.health import StoreHealth
+from broker.storage.health import DISK_NEARLY_FULL, StoreHealth
 from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings

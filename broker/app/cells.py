@@ -100,7 +100,7 @@ def _share_out(options: ServeOptions, count: int) -> None:
     """Move the sessions of a broker of one process to their cells, in a process of its own.
 
     Raises:
-        ConfigError: it failed; the same start goes on with it.
+        ConfigError: it failed; the next start continues it.
     """
     data_dir = options.data_dir
     if change_under_way(data_dir) is None and kept_count(data_dir) != 1:

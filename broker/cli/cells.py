@@ -34,7 +34,7 @@ def add_to(commands: typer.Typer) -> None:
         """Change the number of cells of a broker that does not run.
 
         Sessions move to the cell that has their client from now on, with all that waits for them. A change that was cut
-        off goes on where it was.
+        off is continued.
         """
         from broker.app.resize import resized
         from broker.core.process import keep_files_private
@@ -62,7 +62,7 @@ def add_to(commands: typer.Typer) -> None:
                     f"    cell {move.source} to {move.target}: {counted(move.sessions, 'session')}, "
                     f"{counted(move.messages, 'message')}, {move.size_bytes:,} bytes"
                 )
-            what = f"{counted(plan.before, 'cell')} can become" if dry_run else "now"
-            print_line(f"{call.data_dir}: {what} {plan.after}")
+            state = f"{counted(plan.before, 'cell')} can become" if dry_run else "now"
+            print_line(f"{call.data_dir}: {state} {plan.after}")
 
         call.show(answer, show)

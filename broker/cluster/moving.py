@@ -41,7 +41,7 @@ _TOGETHER: Final = 2000
 _TOGETHER_BYTES: Final = 1024 * 1024
 # Of a record beside its topic and payload, about.
 _RECORD_BYTES: Final = 64
-# Topics of which it is remembered whether they are wanted.
+# Topics that are remembered.
 _MOST_TOPICS: Final = 65_536
 _SESSIONS: Final = b"session/"
 _SUBSCRIPTIONS: Final = b"subscriptions/"

@@ -182,7 +182,7 @@ class Config:
         return value
 
     def files_digest(self) -> str:
-        """Digest of what all files but the API's hold, the same in each cell that has read them."""
+        """Digest of the content of all files but the API's, the same in each cell that has read them."""
         values = {
             str(layer.file): layer.values
             for layer in self._layers

@@ -22,7 +22,7 @@ def slot_of(client_id: str) -> int:
 
 
 def cell_of(client_id: str, count: int) -> int:
-    """Number of the cell that has a client, of so many cells."""
+    """Number of the cell that has a client."""
     return slot_of(client_id) * count // SLOTS
 
 
@@ -45,7 +45,7 @@ class Slots(NamedTuple):
 
     @classmethod
     def of_cell(cls, cell: int, count: int) -> Slots:
-        """The slots of one of so many cells."""
+        """The slots of a cell."""
         return cls(-(-cell * SLOTS // count), -(-(cell + 1) * SLOTS // count) - 1)
 
     @classmethod
@@ -66,7 +66,7 @@ class Slots(NamedTuple):
         return self.first <= slot_of(client_id) <= self.last
 
     def common(self, other: Slots) -> Slots | None:
-        """The slots that both have, None where there are none."""
+        """The slots that both have, or None."""
         first, last = max(self.first, other.first), min(self.last, other.last)
         return Slots(first, last) if first <= last else None
 

@@ -222,7 +222,7 @@ def restore_session(session: Session, value: bytes) -> bool:
 
 
 class Needs(NamedTuple):
-    """What a stored session needs of logs: the session log from ``position`` on and at ``offsets``, and the messages
+    """Records of logs that a stored session needs: the session log from ``position`` on and at ``offsets``, and the messages
     of share groups that it has in flight."""
 
     position: int
@@ -239,7 +239,7 @@ class Claimed(NamedTuple):
 
 
 def needs_of(value: bytes) -> Needs:
-    """What the session of a record needs of logs."""
+    """Records of logs that the session of a record needs."""
     record = _decode_session(value)
     return Needs(
         record.position,
@@ -262,7 +262,7 @@ def moved_session(
 
     Args:
         value: the record.
-        offset_of: gives the offset in the new log where reading goes on, for one in the log of before.
+        offset_of: gives the offset in the new log from which to read, for one in the log of before.
         copy_of: gives the offset of a message's copy, None where the log no longer had it.
         claimed: offsets of copies of share groups' messages in flight, by packet identifier: from now on these are the
             session's alone.
@@ -298,7 +298,7 @@ def stored_filters(value: bytes) -> Iterator[tuple[str, int, bool]]:
 
 def moved_subscriptions(value: bytes, offset_of: Callable[[int], int]) -> bytes:
     """The subscriptions of a session whose log is another one from now on. One that began in the past, and has read
-    its stream to the end, goes on as any other."""
+    its stream to the end, becomes a plain one."""
     items = [
         replace_member(item, since_offset=offset_of(item.since_offset), is_replayed=False)
         for item in _decode_subscriptions(value).items
