@@ -222,8 +222,8 @@ def restore_session(session: Session, value: bytes) -> bool:
 
 
 class Needs(NamedTuple):
-    """Records of logs that a stored session needs: the session log from ``position`` on and at ``offsets``, and the messages
-    of share groups that it has in flight."""
+    """Records of logs that a stored session needs: the session log from ``position`` on and at ``offsets``, and the
+    messages of share groups that it has in flight."""
 
     position: int
     offsets: list[int]
