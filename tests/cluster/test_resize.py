@@ -40,6 +40,7 @@ from broker.streams.settings import StreamSpec
 from tests.cluster.test_links import publish
 from tests.support.linked_cells import Cell, linked
 from tests.support.mqtt_server import MovedClock, on_loop
+from tests.support.node import Node
 from tests.support.waiting import until
 from tests.support.wire import WireClient
 
@@ -414,3 +415,20 @@ def test_a_subscription_that_reads_a_stream_keeps_its_session_where_it_is() -> N
     assert not is_idle(value, lambda _shard: 6)
     assert is_idle(value, lambda _shard: 5)
     assert filter_of(value) == "a/#"
+
+
+def test_a_start_with_workers_shares_out_the_data_of_one_process(
+    filled: Path, tmp_path: Path
+) -> None:
+    node = Node(tmp_path / "node" / "data", workers=2)
+    shutil.copytree(filled, node.data_dir)
+    node.start()
+    try:
+        assert kept_count(node.data_dir) == 2
+        sessions = node.call("GET", "/sessions?limit=100")["items"]
+        cells = {row["clientid"]: row["cell"] for row in sessions}
+        # the others, which were away, have expired by the real clock
+        connected = [name for number, name in enumerate(_CLIENTS) if number % 4]
+        assert {name: cell_of(name, 2) for name in connected}.items() <= cells.items()
+    finally:
+        assert node.stop() == 0
