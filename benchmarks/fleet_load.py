@@ -14,6 +14,7 @@ import resource
 import select
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +38,17 @@ _PATIENCE_S: Final = 30
 
 def main() -> None:
     """Load a broker and print what it took."""
+    options = options_of()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200_000, hard), hard))
+    fleet = Fleet(options)
+    print(json.dumps(fleet.run()))
+    if options.persistent:
+        fleet.end_sessions()
+
+
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a fleet, by default those of this process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,13 +88,7 @@ def main() -> None:
         action="store_true",
         help="the subscribers' sessions outlive their connections",
     )
-    options = parser.parse_args()
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200_000, hard), hard))
-    run = _Run(options)
-    print(json.dumps(run.run()))
-    if options.persistent:
-        run.end_sessions()
+    return parser.parse_args(arguments)
 
 
 @dataclass(slots=True)
@@ -110,8 +116,8 @@ class _Device:
         )
 
 
-class _Run:
-    """One turn: connects everything, then sends all messages and waits for what is delivered."""
+class Fleet:
+    """Connects everything when it is made; each turn sends all messages and waits for what is delivered."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options, self._poll = options, select.epoll()
@@ -128,6 +134,9 @@ class _Run:
             connect(to, self._identifier("device", number, options.from_cell, number))
             for number in range(options.devices)
         ]
+        if options.qos:
+            for link in self._devices:
+                self._poll.register(link, select.EPOLLIN)
         self._packets = [publish(topic, payload, options.qos) for topic in topics]
         self._id_at = len(self._packets[0]) - len(payload) - 2
         # of the processor time of other processes, as clock_getcpuclockid gives them
@@ -169,6 +178,12 @@ class _Run:
         )
         return connect(link_to(self._options.address), identifier, is_clean=is_clean)
 
+    def close(self) -> None:
+        """Disconnect all."""
+        self._poll.close()
+        for link in (*self._devices, *(each.link for each in self._subscribers.values())):
+            link.close()
+
     def end_sessions(self) -> None:
         """Sessions that outlive their connections would wait for the messages of later turns."""
         for number, subscriber in enumerate(self._subscribers.values()):
@@ -178,6 +193,9 @@ class _Run:
     def run(self) -> dict[str, Any]:
         """What was sent, acknowledged and delivered, in which time, and with how much of the broker's."""
         time.sleep(0.3)
+        self.delivered = self.acknowledged = 0
+        self._ended_s = 0.0
+        self._used_s = []
         began_s, used_s = time.perf_counter(), self._used()
         (self._with_acks if self._options.qos else self._without_acks)()
         taken_s = self._ended_s - began_s
@@ -218,10 +236,9 @@ class _Run:
             self._options.open,
             self._subscribers,
         )
-        poll, poll_for = self._poll.poll, self._poll.register
+        poll = self._poll.poll
         by_fd: dict[int, _Device] = {}
         for link, packet in zip(self._devices, self._packets, strict=True):
-            poll_for(link, select.EPOLLIN)
             device = by_fd[link.fileno()] = _Device(
                 link, packet[: self._id_at], packet[self._id_at + 2 :]
             )

@@ -20,6 +20,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ _READ_BYTES = 1 << 20
 
 def main() -> None:
     """Run one mode and print its figures as JSON."""
-    options = _parser().parse_args()
+    options = options_of()
     run = {"throughput": throughput, "latency": latency, "connect": connections}[options.mode]
     figures = run(options)
     shown = ("name", "mode", "pubs", "subs", "topics", "size")
@@ -393,7 +394,8 @@ def _qos(options: argparse.Namespace) -> str:
     return f"{options.qos}/{options.subqos}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a load, by default those of this process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -433,7 +435,7 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds without a message after which a subscriber is done",
     )
     add("--pid", type=int, default=0, help="process of the broker, for its memory")
-    return parser
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.core.tracing import Kind, Span
 
-# Attributes that are kept encoded: this many, each of at most so many bytes.
+# Attributes that are kept encoded: their number, and the bytes of each.
 _MAX_KNOWN: Final = 4096
 _MAX_KNOWN_BYTES: Final = 256
 _KINDS: Final[Mapping[Kind, bytes]] = {
@@ -64,9 +64,9 @@ class SpanEncoder:
             parts.append(_text(3, context.state))
         if parent is not None:
             parts += (b"\x22\x08", parent.span_id.to_bytes(8, "big"))
-        known = self._known
+        encoded = self._known
         for pair in span.attributes.items():
-            parts.append(known.get(pair) or self._attribute(*pair))
+            parts.append(encoded.get(pair) or self._attribute(*pair))
         if span.error:
             parts.append(_field(15, _text(2, span.error) + _STATUS_IS_ERROR))
         parts.append(_REMOTE if parent is not None and span.kind == "consumer" else _LOCAL)

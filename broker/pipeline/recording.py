@@ -146,7 +146,7 @@ class TopicRecorder:
     def __init__(self, recorders: Sequence[Recorder], drawing: Sequence[Recorder]) -> None:
         self.recorders = recorders
         self._drawing = drawing
-        """Those that choose messages without properties too."""
+        """Recordings that choose messages without properties too."""
         self.left = self._draw()
 
     def begin(self, message: Message) -> Recording | None:

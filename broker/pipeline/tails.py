@@ -176,7 +176,7 @@ class Watch:
     is_shown = True
     """See ``broker.routing.router.Watch``."""
     recorder = None
-    """What it sees may go the short way."""
+    """Messages that it sees may go the short way."""
 
     def __init__(self, all_tails: Tails, tails: tuple[Tail, ...]) -> None:
         self._all = all_tails

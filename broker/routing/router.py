@@ -85,7 +85,7 @@ class RunRecorder(Protocol):
     """Chooses messages that go the long way, since they are recorded (``broker.pipeline.recording``)."""
 
     left: int
-    """How many messages without properties pass before one must be offered to ``picks``: who forwards them counts
+    """Number of messages without properties that pass before one must be offered to ``picks``: who forwards them counts
     them here."""
 
     def picks(self, client: Client, count: int) -> int:
