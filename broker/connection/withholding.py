@@ -278,7 +278,7 @@ class Withholding:
         return acknowledgement
 
     def hold_back(self, c: Connection, packet: bytes, packet_id: int, waits: int) -> Held:
-        """An answer to another packet than PUBLISH, which waits for a number of things; acknowledgements wait behind it."""
+        """An answer to another packet than PUBLISH, which waits for several calls; acknowledgements wait behind it."""
         return c.answers.hold(c, packet, -packet_id, 0, waits, self._resume)
 
     def _pause(self, c: Connection) -> None:

@@ -58,7 +58,7 @@ class Live(Subscriber):
     def resume(self) -> None:
         super().resume()
         for remembered in (self.received, self._open, self._unacked, self._unreleased, self.last):
-            remembered.clear()  # type: ignore[attr-defined]
+            remembered.clear()
 
     def settle(self) -> None:
         """It is asked for what came in one round."""
@@ -148,8 +148,8 @@ class CellWorld(World):
         for publisher in self._publishing():
             publisher.is_publishing = False
         self.churner.is_churning = False
-        for client in self.will_clients:
-            await client.close()
+        for dying in self.will_clients:
+            await dying.close()
         self.will_clients.clear()
         assert self.node.process is not None
         if self.node.process.returncode is not None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from broker.codec.packets import Connect, PubAck, Publish, SubscriptionRequest
 from broker.core.cells import Place
-from tests.cluster.test_workers import process_of
 from tests.support.node import Node
 from tests.support.waiting import until
 from tests.support.wire import WireClient
@@ -73,7 +72,7 @@ async def _killed_rounds(node: Node) -> None:
     publishers = [Publisher(port, names_of(cell, "p", 1)[0]) for cell in (0, 1)]
     last: dict[str, bytes] = {}
     for number in range(_ROUNDS):
-        victim = process_of(node, number % 2)
+        victim = node.cell(number % 2)
         at = chance.randrange(_MESSAGES)
         for message in range(_MESSAGES):
             topic = chance.choice(topics)

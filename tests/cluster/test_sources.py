@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from broker.core.cells import Place, cell_of_name
-from tests.cluster.test_workers import process_of
 from tests.end_to_end.clients import Client
 from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
@@ -73,7 +72,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         node.stop()
     for cell in range(3):
         with suppress(OSError):
-            process_of(node, cell).kill()
+            node.cell(cell).kill()
 
 
 def rule(node: Node, source: str, number: str) -> None:
@@ -114,7 +113,7 @@ def test_a_source_of_mqtt_runs_in_one_cell_and_moves_with_its_session(
             for number in range(40):
                 sender.publish("up/a", str(number), 2)
                 if number in (10, 25):
-                    process_of(node, 1).send_signal(signal.SIGKILL)
+                    node.cell(1).send_signal(signal.SIGKILL)
             eventually(lambda: read_by(node)["status"] == "connected", 120)
             [first, _] = readers._clients
             got = [int(first.take().payload) for _ in range(40)]
@@ -170,7 +169,7 @@ def test_a_source_of_kafka_runs_in_one_cell(tmp_path: Path, node: Node) -> None:
             numbers = range(turn * 100, turn * 100 + 100)
             asyncio.run(topic.send(*(b"%d" % number for number in numbers)))
             if turn < 2:
-                process_of(node, 1).send_signal(signal.SIGKILL)
+                node.cell(1).send_signal(signal.SIGKILL)
         [first, _] = readers._clients
         got = [int(first.take().payload) for _ in range(300)]
         assert sorted(got) == list(range(300))

@@ -18,7 +18,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.core.cells import Place
 from pyspark_sluice.client import StreamClient
-from tests.cluster.test_workers import process_of
 from tests.end_to_end.meters import ForgettingLess
 from tests.support.node import TOKEN, Node, eventually
 
@@ -90,7 +89,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     node.stop()
     for cell in range(2):
         with suppress(OSError):
-            process_of(node, cell).kill()
+            node.cell(cell).kill()
 
 
 def rows_of(node: Node) -> list[dict[str, Any]]:
@@ -148,7 +147,7 @@ def test_each_row_is_there_once_after_a_kill_under_load(node: Node, cell: int) -
         ),
         DEADLINE_S,
     )
-    process_of(node, cell).send_signal(signal.SIGKILL)
+    node.cell(cell).send_signal(signal.SIGKILL)
     # rows go on to come, those of the cell that was killed among them
     eventually(
         lambda: (node.call("GET", "/lake/tables/meters")["rows"] or 0) > rows + 1000,

@@ -126,6 +126,21 @@ class _Stores:
         return sum(store.size_of(shard) for store in self._all)
 
 
+class _Events:
+    """The events of all cells."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+
+    def listen(self, hear: Any) -> None:
+        for node in self._nodes:
+            node.events.listen(hear)
+
+    def want(self, names: frozenset[str]) -> None:
+        for node in self._nodes:
+            node.events.want(names)
+
+
 class _Writers:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._all = [node.writer for node in nodes]
@@ -145,10 +160,7 @@ class JoinedNode(Node):
         metrics: Any = SimpleNamespace(
             value=lambda name, **labels: sum(node.metrics.value(name, **labels) for node in nodes)
         )
-        events: Any = SimpleNamespace(
-            listen=lambda hear: [node.events.listen(hear) for node in nodes],
-            want=lambda names: [node.events.want(names) for node in nodes],
-        )
+        events: Any = _Events(nodes)
         super().__init__(joined_server, writers, metrics, events, first.clock, first.alarms)
         self._nodes = nodes
         self._links = links

@@ -22,7 +22,8 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cells]:
 
 def test_cells_are_processes_with_their_share_of_clients(page: Any, cells: Cells) -> None:
     names = [cells.client_of(cell) for cell in (0, 1)]
-    sign_in(page, cells.front)
+    face: Any = cells.front
+    sign_in(page, face)
     with Client(cells.nodes[0], names[0]), Client(cells.nodes[1], names[1]):
         page.goto(f"{cells.front.url}/cells")
         page.wait_for_selector("main h1 >> text=Cells")
@@ -44,7 +45,8 @@ def test_cells_are_processes_with_their_share_of_clients(page: Any, cells: Cells
 
 
 def test_the_topic_tree_has_a_level_once(page: Any, cells: Cells) -> None:
-    sign_in(page, cells.front)
+    face: Any = cells.front
+    sign_in(page, face)
     page.goto(f"{cells.front.url}/topics")
     page.wait_for_selector("main h1 >> text=Topics")
     for cell in (0, 1):

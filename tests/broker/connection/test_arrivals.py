@@ -278,7 +278,7 @@ async def outcome_of(
     kept, echoed = Kept(), Echoed()
     async with AsyncExitStack() as stack:
         gates, taps = (Checked(),), (kept, echoed)
-        node = await stack.enter_async_context(running(gates=gates, taps=taps))  # type: ignore[arg-type]
+        node = await stack.enter_async_context(running(gates=gates, taps=taps))
         kept.writer, echoed.node = node.writer, node
         players = [
             Player(node, f"client{number}", version, takes_together)
@@ -315,7 +315,7 @@ async def test_what_takes_long_gives_way_once_the_turn_is_over() -> None:
             clock.move(0.005)
             return message
 
-    async with running(gates=(Slow(),), clock=clock) as node:  # type: ignore[arg-type]
+    async with running(gates=(Slow(),), clock=clock) as node:
         players = [Player(node, f"client{number}", 4, takes_together=True) for number in range(50)]
         for turn in range(2):  # the topic's plan is made by the first message
             await node.until(lambda: not any(player.is_busy for player in players))

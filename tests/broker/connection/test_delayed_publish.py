@@ -182,7 +182,7 @@ async def test_gates_see_the_message_when_it_is_due() -> None:
         def plan(self, topic: str) -> object:
             return lambda message: Refusal("no", "no", "no", 0x99, f"not {topic}")
 
-    async with running(gates=[Refusing()]) as node:  # type: ignore[list-item]
+    async with running(gates=[Refusing()]) as node:
         assert await _send(node, "$delayed/5/t") == 0
         node.pass_time(5)
         assert node.dropped("no") == 1
