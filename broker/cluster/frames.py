@@ -27,6 +27,8 @@ MAX_MESSAGES_BYTES: Final = 272 * 1024 * 1024
 # Bytes before packets of MQTT 5, and of the versions below.
 MARK_V5: Final = b"\5"
 MARK_V3: Final = b"\4"
+# Byte before the packet of a dead letter.
+MARK_LETTER: Final = b"\6"
 _HEADER: Final = Struct("!IBBH")
 _HEADER_BYTES: Final = _HEADER.size
 

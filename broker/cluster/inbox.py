@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from broker.cluster.frames import MARK_V3, MARK_V5, FrameError, LoggedRecord
+from broker.cluster.frames import MARK_LETTER, MARK_V3, MARK_V5, FrameError, LoggedRecord
 from broker.codec import properties as p
 from broker.codec.framing import frame_at
 from broker.codec.primitives import Reader, decode_text
@@ -18,7 +18,7 @@ from broker.connection.hub import Hub
 from broker.connection.protocol.forwarding import in_other_version
 from broker.core.client import Client
 from broker.core.errors import PeerError
-from broker.core.message import Message
+from broker.core.message import DEAD_LETTER, Message
 from broker.core.receipt import Receipt
 from broker.core.stored import message_of
 from broker.core.stream import StreamRecord
@@ -36,6 +36,7 @@ _PUBLISH: Final = 3
 _QOS_BITS: Final = 0x06
 _FIRST_TYPE: Final = 0x10
 _V5: Final = MARK_V5[0]
+_LETTER: Final = MARK_LETTER[0]
 _VERSIONS: Final = MARK_V5 + MARK_V3
 
 
@@ -91,6 +92,8 @@ class Inbox:
         self.now_ns = 0
         self.is_v5 = True
         """True while packets of version 5 come, False for those below."""
+        self._via: tuple[str, ...] = ()
+        """What the next message came through."""
 
     def begin(self) -> None:
         """The link is up: packets of version 5 come first."""
@@ -125,9 +128,13 @@ class Inbox:
         end = len(body)
         while position < end:
             first = body[position]
-            if first < _FIRST_TYPE:  # the version of what is behind it
+            if first < _FIRST_TYPE:  # it says something of what is behind it
                 self._hand_out(run, body[run_at:position], run_count)
                 run = None
+                if first == _LETTER:
+                    self._via = (DEAD_LETTER,)
+                    position += 1
+                    continue
                 if first not in _VERSIONS:
                     raise FrameError(f"LIVE frame: expected a PUBLISH packet at byte {position}")
                 self.is_v5 = is_v5 = first == _V5
@@ -226,9 +233,10 @@ class Inbox:
         properties: dict[str, Any] = {}
         if self.is_v5:
             properties = decode_properties(reader, p.CLIENT_PUBLISH)
+        via, self._via = self._via, ()
         return Message(
             topic.decode(), body[reader.position : stop], qos, first & 1 == 1, self.client, self.now_ns,
-            properties or None, False, (), Receipt() if qos else None,
+            properties or None, False, via, Receipt() if qos else None,
         )  # fmt: skip
 
     def _deliver_bare(

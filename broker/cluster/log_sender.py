@@ -17,7 +17,7 @@ from broker.cluster.transits import Transit
 from broker.codec.outgoing import Outgoing
 from broker.connection.sessions.log import REFILL_RECORDS
 from broker.core.message import Message
-from broker.core.stored import record_of
+from broker.core.stored import logged
 
 # Records and bytes that the other cell has not committed: with more it is behind.
 MAX_UNKEPT: Final = 8192
@@ -132,7 +132,7 @@ class LogSender:
     def _add(self, offset: int, message: Message, qos: int, *, retain: bool, stamp: int) -> None:
         if self._batch_bytes >= _FRAME_BYTES:
             self._send()
-        record = record_of(message)
+        record = logged(message, None)
         self._batch.append(
             LoggedRecord(
                 offset, record.ts_us, record.topic, record.payload, qos, retain, record.client_id, record.username,

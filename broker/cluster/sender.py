@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.cluster.frames import (
+    MARK_LETTER,
     MARK_V3,
     MARK_V5,
     OF_LOG,
@@ -26,6 +27,7 @@ from broker.cluster.peer import Peer
 from broker.cluster.transits import MAX_TRANSIT_BYTES, MAX_TRANSITS, Transit, Transits
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
+from broker.core.message import DEAD_LETTER
 from broker.routing.router import Target
 from broker.session.outbox import Outbox
 
@@ -404,7 +406,8 @@ class RemoteCell:
 def packet_of(outgoing: Outgoing, qos: int, now_ns: int, *, retain: bool) -> bytes:
     """The PUBLISH as it is sent to another cell."""
     head, tail = outgoing.parts_for(True, qos, retain, (), now_ns)
-    return head + _PACKET_ID + tail if qos else head + tail
+    packet = head + _PACKET_ID + tail if qos else head + tail
+    return MARK_LETTER + packet if DEAD_LETTER in outgoing.message.via else packet
 
 
 def _qos0_in(packets: bytes) -> int:
@@ -412,7 +415,7 @@ def _qos0_in(packets: bytes) -> int:
     if packets in (MARK_V5, MARK_V3):
         return 0
     count = 0
-    position = 0
+    position = int(packets.startswith(MARK_LETTER))
     end = len(packets)
     while position < end:
         frame = frame_at(packets, position, end)

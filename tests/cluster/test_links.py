@@ -24,6 +24,7 @@ from broker.codec.packets import (
     Unsubscribe,
     Will,
 )
+from broker.connection.dead_letters import DeadLetterSettings
 from tests.support.linked_cells import cells, linked
 from tests.support.mqtt_server import on_loop
 from tests.support.wire import WireClient
@@ -326,6 +327,32 @@ async def test_a_cell_sends_no_message_back_to_where_it_came_from(
             got = [packet.payload for packet in await receive(subscriber, 4)]
             assert got == [b"1", b"2", b"3", b"4"]
             await subscriber.silence()
+
+
+@pytest.mark.parametrize("keeps", [{}, _KEEPS], ids=["live", "durable"])
+@on_loop
+async def test_a_dead_letter_leads_to_no_other_in_another_cell(
+    keeps: dict[str, Any], tmp_path: Path
+) -> None:
+    letters = DeadLetterSettings(causes=["rejected"])
+    async with cells(2, tmp_path, dead_letter=letters) as (one, two):
+        refusing = [
+            (await one.node.client("s", 5), "t"),
+            (await one.node.client("one-1", 5, **keeps), "$dead/#"),
+            (await two.node.client("two-3", 5, **keeps), "$dead/#"),
+        ]
+        for client, topic_filter in refusing:
+            await client.subscribe(SubscriptionRequest(topic_filter, 1))
+        await linked([one, two])
+        publisher = await one.node.client("p", 5)
+        assert await publish(publisher, "t", b"lost", 1, 1) == 0
+        for client, _ in refusing:
+            packet = await client.expect(Publish)
+            client.send(PubAck(packet.packet_id, 0x83))
+        for client, _ in refusing:
+            await client.silence()
+        for cell, published in ((one, 1), (two, 0)):
+            assert cell.node.metrics.value("dead_letters_published") == published
 
 
 @on_loop
