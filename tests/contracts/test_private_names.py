@@ -74,7 +74,7 @@ USED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 }  # fmt: skip
 """The names by distribution, then by module or by ``module:class``."""
 
-OTHERS: Final = {"os._exit", "_current_frames", "_replace", "_make"}
+OTHERS: Final = {"os._exit", "_current_frames", "_asdict", "_replace", "_make"}
 """Names that begin with an underscore and are documented: Python's own, and those of named tuples."""
 
 NAMES: Final = [

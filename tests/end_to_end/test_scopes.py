@@ -120,8 +120,8 @@ def test_a_token_shows_its_last_use_and_what_it_may_do(node: Node) -> None:
             "kinds": ["clients", "jobs"],
             "topics": None,
             "rights": {
-                "clients": ["read", "change", "job"],
-                "jobs": ["read", "change", "job"],
+                "clients": ["read", "change", "try", "job"],
+                "jobs": ["read", "change", "try", "job"],
                 "nodes": ["read"],
             },
         }

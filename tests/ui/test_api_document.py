@@ -129,7 +129,7 @@ def test_the_document_is_whole() -> None:
 
 def test_an_operation_says_what_it_does_and_where_it_runs() -> None:
     says = {operation.id: operation.description["x-resource"] for operation in OPERATIONS}
-    assert says["cancelJob"] == {"name": "job", "does": "job", "at": "here", "topics": "none"}
+    assert says["cancelJob"] == {"name": "job", "does": "job", "at": "jobs", "topics": "none"}
     assert says["getStatus"] == {"name": "node", "does": "read", "at": "sum", "topics": "none"}
     assert says["putRule"] == {"name": "rule", "does": "change", "at": "config", "topics": "named"}
     assert says["listRules"] == {"name": "rule", "does": "read", "at": "here", "topics": "none"}
