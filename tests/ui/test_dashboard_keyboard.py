@@ -75,8 +75,6 @@ VERBS: Final = {
     "retained-deletions": "Undo",
     "audit-log": "Take back",
     "alarms": "",
-    "authentication": "",
-    "authorization/sources": "",
     "backtests": "",
     "jobs": "",
     "listeners": "",
@@ -84,7 +82,11 @@ VERBS: Final = {
     "settings": "",
 }
 """The main verb of a list where it is not Delete; none where other tests need what it would change, or it has ended."""
-EMPTY: Final = {"saturation": "only what overloads a broker adds an entry"}
+EMPTY: Final = {
+    "saturation": "only what overloads a broker adds an entry",
+    "authentication": "clients of this broker have no password",
+    "authorization/sources": "it would ask a service for each client",
+}
 ENTRIES: Final = {entry["path"]: entry for entry in (*DECLARED["kinds"], *DECLARED["resources"])}
 
 
