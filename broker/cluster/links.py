@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from broker.cluster.link import Channel, Common, Link, RemoteCell
+from broker.cluster.connection import Channel
+from broker.cluster.link import Common, Link
 from broker.cluster.routes import Interest
+from broker.cluster.sender import RemoteCell
 from broker.codec.outgoing import Outgoing
 from broker.connection.hub import Hub
 from broker.core.cells import Place
@@ -83,8 +85,8 @@ class Links:
             self._server.close()
         for link in self._links.values():
             link.stop()
-        for channel in list(self._common.channels):
-            channel.abort()
+        for end in list(self._common.channels):
+            end()
         if self._server is not None:
             await self._server.wait_closed()
         if self._directory >= 0:
@@ -176,7 +178,7 @@ class Links:
         for target in targets:
             cell = target.subscriber
             if isinstance(cell, RemoteCell):
-                cell.link.log.expect(outgoing)
+                cell.sender.log.expect(outgoing)
 
     def _lost(self, _next_offset: int) -> None:
         """Records could not be stored: their publishers hear of it."""

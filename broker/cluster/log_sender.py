@@ -8,13 +8,13 @@ sessions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from broker.cluster.frames import LoggedRecord, LogRecords, encoded
+from broker.cluster.peer import Peer
 from broker.cluster.transits import Transit
 from broker.codec.outgoing import Outgoing
-from broker.connection.hub import Hub
 from broker.connection.sessions.log import REFILL_RECORDS
 from broker.core.message import Message
 from broker.core.stored import record_of
@@ -27,38 +27,22 @@ _FRAME_BYTES: Final = 256 * 1024
 _RECORD_BYTES: Final = 64
 
 
-class Outlet(Protocol):
-    """A link as the session log sees it."""
-
-    is_up: bool
-    has_durable: bool
-    """True if the other cell has filters of durable sessions."""
-    client_id: str
-
-    @property
-    def hub(self) -> Hub:
-        """The parts of this cell."""
-
-    def send_in_order(self, frame: bytes) -> None:
-        """Send a frame behind the packets that wait."""
-
-    def uncork(self) -> None:
-        """Send what waits for the session log, once that is with the other cell."""
-
-    def count_logged(self, count: int) -> None:
-        """Count records that were sent."""
-
-    def count_dropped(self, why: str, count: int) -> None:
-        """Count messages that the other cell does not get, by reason."""
-
-
 class LogSender:
     """Sends the session log's records for one other cell, from ``next_offset`` on; all below ``kept`` are committed
-    there."""
+    there. ``send_in_order`` sends a frame behind the packets that wait, and ``uncork`` those
+    that wait for the log."""
 
-    def __init__(self, link: Outlet, kept: int | None) -> None:
-        self._link = link
-        self._log = link.hub.session_log
+    def __init__(
+        self,
+        peer: Peer,
+        kept: int | None,
+        send_in_order: Callable[[bytes], None],
+        uncork: Callable[[], None],
+    ) -> None:
+        self._peer = peer
+        self._send_in_order = send_in_order
+        self._uncork = uncork
+        self._log = peer.hub.session_log
         self.kept = self._log.log_next if kept is None else kept
         self.next_offset = self.kept
         self.is_behind = kept is not None
@@ -76,10 +60,10 @@ class LogSender:
 
     def expect(self, outgoing: Outgoing) -> None:
         """A message is appended for the cell: while the link is up, its publisher waits until subscribers have it."""
-        if not self._link.is_up or outgoing.message.receipt is None:
+        if not self._peer.is_up or outgoing.message.receipt is None:
             return
-        transit = Transit(self._link.hub.withholding, b"")
-        if self._link.hub.withholding.wait_for(
+        transit = Transit(self._peer.hub.withholding, b"")
+        if self._peer.hub.withholding.wait_for(
             transit, outgoing.size_bytes, outgoing.message.receipt
         ):
             self._expected[id(outgoing)] = transit
@@ -119,7 +103,7 @@ class LogSender:
             self._transits.append((offset, transit))
         if offset < self.next_offset or self.is_behind:
             return
-        if not self._link.is_up or self._is_full:
+        if not self._peer.is_up or self._is_full:
             self.is_behind = True
             self.next_offset = offset
             return
@@ -156,8 +140,8 @@ class LogSender:
         batch = self._batch
         self._batch = []
         self._batch_bytes = 0
-        self._link.count_logged(len(batch))
-        self._link.send_in_order(encoded(LogRecords(batch, batch[-1].offset + 1)))
+        self._peer.sent_logged.value += len(batch)
+        self._send_in_order(encoded(LogRecords(batch, batch[-1].offset + 1)))
 
     def take_kept(self, offset: int) -> bool:
         """The other cell committed all below an offset; False if not so much was sent."""
@@ -197,13 +181,13 @@ class LogSender:
 
     def refill(self) -> None:
         """Read on, in a later turn of the loop."""
-        if not self._reads and self._link.is_up and not self._is_full:
+        if not self._reads and self._peer.is_up and not self._is_full:
             self._reads = True
-            self._link.hub.context.defer(self._refill)
+            self._peer.hub.context.defer(self._refill)
 
     def _refill(self) -> None:
         self._reads = False
-        if not self._link.is_up or not self.is_behind or self._is_full:
+        if not self._peer.is_up or not self.is_behind or self._is_full:
             return
         log_next = self._log.log_next
         records = self._log.part(self.next_offset) if self.next_offset < log_next else []
@@ -217,19 +201,19 @@ class LogSender:
         else:
             self.next_offset = records[-1][0] + 1
         self.flush()
-        self._link.uncork()
+        self._uncork()
 
     def _form(
         self, offset: int, message: Message, addressee: str | None
     ) -> tuple[int, bool] | None:
         """QoS and RETAIN with which the cell gets a record; None if it does not."""
-        link = self._link
+        peer = self._peer
         if addressee is not None:
-            return (message.qos, message.retain) if addressee == link.client_id else None
+            return (message.qos, message.retain) if addressee == peer.client_id else None
         matching: Sequence[tuple[Any, Any]] = [
             (cell, subscription)
-            for cell, subscription in link.hub.router.remote(message.topic)
-            if cell.client_id == link.client_id and subscription.since_offset <= offset
+            for cell, subscription in peer.hub.router.remote(message.topic)
+            if cell.client_id == peer.client_id and subscription.since_offset <= offset
         ]
         if not any(cell.is_durable for cell, _ in matching):
             return None
@@ -240,13 +224,13 @@ class LogSender:
     def needed_from(self, bound: int) -> int:
         """The lowest offset that the cell still needs. What is below ``bound`` it loses, counted: all sessions together
         have too much waiting."""
-        link = self._link
+        peer = self._peer
         if not self._unkept and not self.is_behind:
             self.kept = self.next_offset = max(self.kept, self._log.log_next)
-        elif not self._unkept and not link.is_up and not link.has_durable:
+        elif not self._unkept and not peer.is_up and not peer.has_durable:
             self.kept = self.next_offset = self._log.log_next
         elif self.kept < bound:
-            link.count_dropped("cell_behind", bound - self.kept)
+            peer.count_dropped("cell_behind", bound - self.kept)
             self.kept = bound
             self.next_offset = max(self.next_offset, bound)
         return self.kept

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from broker.cluster import inbox
 from broker.cluster.inbox import OwnRoutes
-from broker.cluster.link import LinkBox
+from broker.cluster.sender import LinkBox
 from broker.core.signals import Signal
 from broker.core.topic import TopicFilter
 from broker.session.outbox import PendingWrites
@@ -25,7 +25,8 @@ class Packet(bytes):
 
 def test_each_packet_that_waits_is_weighed_once() -> None:
     pending = PendingWrites(lambda _: None, lambda _: None)
-    box = LinkBox(pending, cast(Any, SimpleNamespace(write=None)))
+    peer = SimpleNamespace(hub=SimpleNamespace(context=SimpleNamespace(pending_writes=pending)))
+    box = LinkBox(cast(Any, SimpleNamespace(peer=peer, write=None)))
     for number in range(1, 1001):
         box.chunks.append(Packet(b"x" * 10))
         assert box.waiting_bytes() == 10 * number

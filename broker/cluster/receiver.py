@@ -1,0 +1,135 @@
+"""What came from another cell: live messages by number, and records of its session log by offset.
+
+A TAKEN frame at the end of a turn answers both. The position in the log is stored in the commit group that holds what
+of its records is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+
+from broker.cluster.frames import OF_LOG, Frame, Hello, Kept, LogRecords, Taken, decoded, encoded
+from broker.cluster.inbox import Inbox, OwnRoutes
+from broker.cluster.peer import Peer
+from broker.cluster.positions import Positions
+
+
+class Receiver:
+    """Takes what another cell sends, and remembers how far that came."""
+
+    def __init__(self, peer: Peer, positions: Positions, own_routes: OwnRoutes) -> None:
+        self._peer = peer
+        self._hub = peer.hub
+        self._positions = positions
+        self._own_routes = own_routes
+        self._incarnations = 0
+        self.heard = ""
+        """Incarnation of the cell that the live messages are of."""
+        self.live_count = 0
+        self.held: set[int] = set()
+        self.log_heard, self.kept = positions.at(peer.number)
+        self.came = self._sealed_at = self.kept
+        """Offset up to which records came; committed up to ``kept``."""
+        self._logged: deque[LogRecords] = deque()
+        """Frames that came while a commit group with earlier ones is written: were that to fail, the position in a
+        later group would be wrong."""
+        self._is_open = self._is_flying = False
+        self._hub.context.writer.before_commit(self._sealed)
+        self._inbox = self._new_inbox()
+        self._answers: dict[int, tuple[list[int], list[int]]] = {}
+        """Positions or offsets held and released since the last TAKEN, by its flags."""
+
+    def _new_inbox(self) -> Inbox:
+        self._incarnations += 1
+        released = partial(self._released, self._incarnations)
+        return Inbox(self._hub, self._own_routes, released)
+
+    def begin(self, hello: Hello) -> None:
+        """The cell said HELLO: forget what another incarnation sent, or the positions in another log."""
+        if hello.incarnation != self.heard:
+            self.heard = hello.incarnation
+            self.live_count = 0
+            self.held.clear()
+            self._answers.clear()
+            self._inbox = self._new_inbox()
+        if hello.log != self.log_heard:
+            self.log_heard = hello.log
+            self.kept = self.came = self._sealed_at = 0
+
+    def end(self) -> None:
+        """The link is down: records that wait are sent again."""
+        self._logged.clear()
+
+    def take_live(self, frame: Frame) -> None:
+        """Hand live messages on."""
+        count, held = self._inbox.take_live(frame.body, self.live_count)
+        self.live_count += count
+        if count:
+            self._peer.received_live.value += count
+            self.held.update(held)
+            self._answer(0)[0].extend(held)
+
+    def _answer(self, flags: int) -> tuple[list[int], list[int]]:
+        """Held and released positions or offsets of the next TAKEN, which leaves at the end of this turn."""
+        if not self._answers:
+            self._hub.context.defer(self._send_taken)
+        return self._answers.setdefault(flags, ([], []))
+
+    def _send_taken(self) -> None:
+        answers = self._answers
+        self._answers = {}
+        for flags, (held, released) in answers.items():
+            before = self.came if flags & OF_LOG else self.live_count
+            self._peer.send(encoded(Taken(before, held, released), flags))
+
+    def _released(self, incarnation: int, key: int) -> None:
+        """Slow subscribers have a message now: a live one, or with a negative key a record."""
+        if incarnation != self._incarnations:
+            return
+        if key < 0:
+            self._answer(OF_LOG)[1].append(-key - 1)
+        elif key in self.held:
+            self.held.discard(key)
+            self._answer(0)[1].append(key)
+
+    def take_logged(self, frame: Frame) -> None:
+        """Hand records on, and store the position in the commit group that holds what of them is kept."""
+        self._take_logged(decoded(LogRecords, frame))
+
+    def _take_logged(self, frame: LogRecords) -> None:
+        if self._is_flying:
+            self._logged.append(frame)
+            return
+        held, _ = self._answer(OF_LOG)
+        for record in frame.records:
+            if record.offset < self.came:
+                continue
+            self.came = record.offset + 1
+            self._peer.received_logged.value += 1
+            if self._inbox.take_logged(record, -record.offset - 1):
+                held.append(record.offset)
+        self.came = max(self.came, frame.following)
+        self._positions.keep_at(self._peer.number, self.log_heard, self.came)
+        if not self._is_open:
+            self._is_open = True
+            self._hub.context.writer.when_committed(self._committed)
+
+    def _sealed(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._is_flying = True
+            self._sealed_at = self.came
+
+    def _committed(self, error: BaseException | None) -> None:
+        self._is_flying = False
+        waiting = self._logged
+        self._logged = deque()
+        if error is not None:  # sent again from the position that is committed
+            self.came = self.kept
+            self._peer.hang_up()
+            return
+        self.kept = self._sealed_at
+        self._peer.send(encoded(Kept(self.kept)))
+        for frame in waiting:
+            self._take_logged(frame)

@@ -1,0 +1,160 @@
+"""The filters of another cell, which this cell's router follows, and the messages that tell it this cell's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from broker.cluster.frames import Frame, FrameError, RouteChanges, Routed, decoded, encoded
+from broker.cluster.peer import Peer
+from broker.cluster.positions import Positions
+from broker.cluster.routes import Kind
+from broker.cluster.sender import Sender
+from broker.core.errors import PeerError
+from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+
+# Filters in one frame, and their bytes.
+_FILTERS: Final = 4096
+_FILTER_BYTES: Final = 512 * 1024
+
+
+class RemoteRoutes:
+    """Routes to another cell by its filters. ``check_told`` is called when it follows more of this cell's filters."""
+
+    def __init__(
+        self, peer: Peer, positions: Positions, sender: Sender, check_told: Callable[[], None]
+    ) -> None:
+        self._peer = peer
+        self._hub = peer.hub
+        self._positions = positions
+        self._sender = sender
+        self._check_told = check_told
+        self._followed: dict[str, tuple[int, Subscription]] = {}
+        self._listed: set[str] | None = None
+        self.routed = 0
+        """Version of this cell's filters that the other one follows."""
+        for text, kind, since_offset in positions.routes_of(peer.number):
+            self._put_route(text, kind, since_offset)
+
+    def begin(self) -> None:
+        """The link is up: the other cell is told all filters."""
+        self.routed = 0
+
+    def end(self) -> None:
+        """The link is down."""
+        self._listed = None
+
+    def forget_live(self) -> None:
+        """The other cell is away for long: its live subscribers are gone."""
+        for text, (kind, _) in list(self._followed.items()):
+            if not Kind.of(kind).is_durable:
+                self._remove_route(text)
+
+    def take_routed(self, frame: Frame) -> None:
+        """The other cell follows a version of this cell's filters."""
+        self.routed = decoded(Routed, frame).version
+        self._check_told()
+
+    def tell(
+        self, changes: Iterable[tuple[str, int | None]], version: int, *, is_whole: bool = False
+    ) -> None:
+        """Tell the other cell which filters changed, or all of them."""
+        part: list[tuple[str, int | None]] = []
+        size = 0
+        is_first = is_whole
+        for change in changes:
+            if len(part) >= _FILTERS or size >= _FILTER_BYTES:
+                self._peer.send(encoded(RouteChanges(version, is_first, False, part)))
+                is_first = False
+                part = []
+                size = 0
+            part.append(change)
+            size += len(change[0]) * 3
+        self._peer.send(encoded(RouteChanges(version, is_first, True, part)))
+
+    def take(self, frame: Frame) -> None:
+        """Follow filters that changed, or all of them."""
+        routes = decoded(RouteChanges, frame)
+        if routes.is_first:
+            self._listed = set()
+        is_stored = False
+        since_offset = self._hub.session_log.since_offset
+        for text, kind in routes.changes:
+            if kind is None:
+                is_stored |= self._remove_route(text)
+                continue
+            if self._listed is not None:
+                self._listed.add(text)
+            earlier = self._followed.get(text)
+            if earlier is not None and earlier[0] == kind:
+                continue
+            since = earlier[1].since_offset if earlier is not None else since_offset
+            self._put_route(text, kind, since)
+            is_stored |= self._store_route(text, kind, since, earlier)
+        if not routes.is_last:
+            return
+        if self._listed is not None:
+            for text in self._followed.keys() - self._listed:
+                is_stored |= self._remove_route(text)
+            self._listed = None
+        routed = encoded(Routed(routes.version))
+        if is_stored:
+            self._hub.context.writer.when_committed(partial(self._routed, self._peer.lives, routed))
+        else:
+            self._peer.send(routed)
+
+    def _routed(self, lives: int, routed: bytes, error: BaseException | None) -> None:
+        if error is None and lives == self._peer.lives:
+            self._peer.send(routed)
+
+    def _put_route(self, text: str, kind_number: int, since_offset: int) -> None:
+        kind = Kind.of(kind_number)
+        try:
+            topic_filter = TopicFilter.parse(text)
+        except PeerError as error:
+            raise FrameError(f"ROUTES frame: {text[:100]!r}: {error}") from None
+        if topic_filter.share_group is not None:
+            raise FrameError(f"ROUTES frame: expected no share group, got {text[:100]!r}")
+        subscription = Subscription(
+            topic_filter,
+            kind.qos,
+            retain_as_published=kind.retains,
+            since_offset=since_offset,
+        )
+        earlier = self._followed.get(text)
+        if earlier is not None and Kind.of(earlier[0]).is_durable and not kind.is_durable:
+            self._sender.hold_up_live()
+        self._followed[text] = (kind_number, subscription)
+        self._peer.has_durable = self._peer.has_durable or kind.is_durable
+        cell: Any = self._sender.durable if kind.is_durable else self._sender.live
+        self._hub.router.put_remote(cell, subscription)
+
+    def _remove_route(self, text: str) -> bool:
+        """Remove a filter; returns whether that is to be stored."""
+        route = self._followed.pop(text, None)
+        if route is None:
+            return False
+        cell: Any = self._sender.durable
+        self._hub.router.remove_remote(cell, route[1].filter)
+        if not Kind.of(route[0]).is_durable:
+            return False
+        self._sender.hold_up_live()
+        self._positions.keep_route(self._peer.number, text, None)
+        self._peer.has_durable = any(
+            Kind.of(kind).is_durable for kind, _ in self._followed.values()
+        )
+        return True
+
+    def _store_route(
+        self, text: str, kind: int, since_offset: int, earlier: tuple[int, Subscription] | None
+    ) -> bool:
+        """Store a filter with durable sessions behind it; returns whether something is stored."""
+        if Kind.of(kind).is_durable:
+            self._positions.keep_route(self._peer.number, text, (kind, since_offset))
+            return True
+        if earlier is not None and Kind.of(earlier[0]).is_durable:
+            self._positions.keep_route(self._peer.number, text, None)
+            return True
+        return False
