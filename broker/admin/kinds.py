@@ -244,6 +244,7 @@ RESOURCES = (
                 ),
                 answer="ui.api.models.topics:TopicPage",
                 after=(int, str),
+                join="broker.admin.topics:joined",
             ),
         ),
     ),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from fnmatch import translate
 from re import compile as compiled
-from typing import Final, NotRequired
+from typing import Any, Final
 
 from typing_extensions import TypedDict
 
@@ -32,7 +32,8 @@ Cursor = tuple[int, str]
 class TopicRow(TypedDict):
     """One level of the topic tree. Its numbers are those of its own topic, if it is one, and of all topics below.
 
-    `levels` counts those right below it that have rows. Rates are per second since the last look, null before there are
+    `levels` counts those right below it that have rows; where several cells count, it is the most that one of them has.
+    Rates are per second since the last look, null before there are
     two.
     """
 
@@ -48,7 +49,6 @@ class TopicRow(TypedDict):
     mean_bytes: int | None
     last_at: str | None
     retained: bool
-    cell: NotRequired[int]
 
 
 class TopicRest(TypedDict):
@@ -69,6 +69,51 @@ ORDERS: Final[Mapping[str, Callable[[Level], int]]] = {
     "topics": lambda level: level.all_topics,
     "last_at": lambda level: level.all_last_ns,
 }
+# Those that are another member of a row.
+_MEMBERS: Final = {"rate": "message_rate", "name": "topic"}
+
+
+def joined(page: Spec, pages: Sequence[Spec], values: Mapping[str, Any]) -> Spec:
+    """The page that is merged from those of several cells, with one row for each level.
+
+    A level that one cell shows on this page and another one on a later page has a row on both, each with its part.
+    """
+    by_topic: dict[str, list[Spec]] = {}
+    for row in page["items"]:
+        by_topic.setdefault(row["topic"], []).append(row)
+    rows = [_one_row(rows) for rows in by_topic.values()]
+    sort: str = values["sort"]
+    name = _MEMBERS.get(sort.lstrip("-"), sort.lstrip("-"))
+    nothing = "" if name in ("topic", "last_at") else 0
+    rows.sort(key=lambda row: (row[name] or nothing, row["topic"]), reverse=sort.startswith("-"))
+    under = _one_row([page["under"] for page in pages])
+    is_whole = page["next"] is None and values.get("cursor") is None
+    if is_whole and values.get("search") is None:
+        under["levels"] = len(rows)
+    last = [page["rest"]["last_at"] or "" for page in pages]
+    return {
+        **page,
+        "items": rows,
+        "total": len(rows) if is_whole else page["total"],
+        "total_is_estimate": page["total_is_estimate"] or not is_whole,
+        "under": under,
+        "rest": {**page["rest"], "last_at": max(last) or None},
+        "counting_since": max(page["counting_since"] for page in pages),
+    }
+
+
+def _one_row(rows: Sequence[Spec]) -> Spec:
+    one = {**rows[0]}
+    one.pop("cell", None)
+    for row in rows[1:]:
+        for name in ("topics", "messages", "message_rate", "bytes", "byte_rate"):
+            values = [value for value in (one[name], row[name]) if value is not None]
+            one[name] = sum(values) if values else None
+        for name in ("is_topic", "retained", "levels"):
+            one[name] = max(one[name], row[name])
+        one["last_at"] = max(one["last_at"] or "", row["last_at"] or "") or None
+    one["mean_bytes"] = one["bytes"] // one["messages"] if one["messages"] else None
+    return one
 
 
 class TopicService:

@@ -154,9 +154,11 @@ class Verb:
     joined (``broker.core.kinds.At``). Only the members ``sums`` of an answer are added up, where it names some: the
     others are those of the first cell. A list with a ``key`` is merged in the order of the member ``merged_by``,
     with ``-`` in front descending, which may depend on the parameter ``by``; else one cell follows the other.
-    ``absent`` are members of a row for a cell that does not answer. ``effect`` is the kind that a dry run asks for
-    its consequences; its name is the first parameter. ``exists`` is the method that raises for a dry run where that
-    is not there. ``plan`` is the method that a dry run calls with the parameters to raise what the verb would:
+    ``absent`` are members of a row for a cell that does not answer. ``join`` is a function as ``module:function`` that
+    makes one item of those that several cells have: from the merged page, the cells' pages and the parameters.
+    ``effect`` is the kind that a dry run asks for its consequences; its name is the first parameter.
+    ``exists`` is the method that raises for a dry run where that is not there. ``plan`` is the
+    method that a dry run calls with the parameters to raise what the verb would:
     ``call`` itself where that ends by ``broker.core.objects.saving``, or one that returns the changes
     (``broker.config.root.PlannedReload``). ``done`` completes "It would be" in the summary.
 
@@ -193,6 +195,7 @@ class Verb:
     sums: Sequence[str] = ()
     merged_by: str | Mapping[str, str] = ""
     absent: Mapping[str, Any] | None = None
+    join: str = ""
     topics: Topics | None = None
     effect: str = ""
     exists: str = ""

@@ -99,6 +99,35 @@ def test_a_client_is_shown_by_its_cell(cells: Cells, devices: list[str]) -> None
         assert "client" in problem["detail"]
 
 
+def test_the_topics_of_all_cells_are_one_tree(cells: Cells) -> None:
+    pages(cells, "/topics", 100)  # counting begins
+    publishers = [cells.client_of(cell, "tree") for cell in (0, 1)]
+    for number, name in enumerate(publishers):
+        with Client(cells.nodes[number], name) as client:
+            for topic in ("tree/both", f"tree/only-{number}"):
+                for _ in range(number + 1):
+                    client.publish(topic, b"1234", 1)
+    eventually(
+        lambda: cells.front.call("GET", "/topics?under=tree")["under"]["messages"] == 6,
+        what="the tree has counted all",
+    )
+    rows = {
+        row["topic"]: row for row in pages(cells, "/topics", 100, under="tree", sort="-messages")
+    }
+    assert list(rows) == ["tree/both", "tree/only-1", "tree/only-0"]
+    assert [row["messages"] for row in rows.values()] == [3, 2, 1]
+    assert [row["bytes"] for row in rows.values()] == [12, 8, 4]
+    assert {row["mean_bytes"] for row in rows.values()} == {4}
+    page = cells.front.call("GET", "/topics?under=tree&sort=name")
+    assert [row["topic"] for row in page["items"]] == sorted(rows)
+    assert page["total"] == page["under"]["levels"] == 3
+    assert page["under"]["messages"] == 6
+    assert page["under"]["mean_bytes"] == 4
+    # of a page at a time, each message is counted once
+    parts = pages(cells, "/topics", 1, under="tree", sort="name")
+    assert sum(row["messages"] for row in parts) == 6
+
+
 RULE = {"name": "r", "sql": 'SELECT * FROM "t/#"', "actions": []}
 
 

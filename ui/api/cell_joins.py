@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,6 +34,7 @@ class Joining:
     key: str = ""
     absent: Mapping[str, Any] | None = None
     is_paged: bool = False
+    join: Callable[[Spec, Sequence[Spec], Mapping[str, Any]], Spec] | None = None
 
 
 def without_places(page: Mapping[str, Any]) -> Spec:

@@ -451,9 +451,10 @@ class Faces:
                 away.append(Away(answer.cell, answer.detail))
             else:
                 pages[answer.cell] = answer.value
-        return _with_missing(
-            merged_pages(pages, starts, limit, joining.key, _ordered_by(asked)), away
-        )
+        merged = merged_pages(pages, starts, limit, joining.key, _ordered_by(asked))
+        if joining.join is not None:
+            merged = joining.join(merged, list(pages.values()), asked.values)
+        return _with_missing(merged, away)
 
     def _whole(self, asked: Asked, replies: Sequence[Reply]) -> Spec:
         """Lists that are not cut into pages, as one."""

@@ -243,7 +243,12 @@ class ResourceRoutes:
             does=verb.does,
             at=verb.at or self._resource.at,
             joining=Joining(
-                verb.sums, verb.merged_by, verb.key, verb.absent, is_paged=verb.is_paged
+                verb.sums,
+                verb.merged_by,
+                verb.key,
+                verb.absent,
+                is_paged=verb.is_paged,
+                join=load(verb.join) if verb.join else None,
             ),
             topics=verb.topics,
         )(run)
