@@ -31,18 +31,20 @@ class Peer:
         self.hang_up: Callable[[], None] = _no_channel
         self._write: Callable[[bytes], None] | None = None
         self._dropped: dict[str, Counter] = {}
-        counter = hub.context.metrics.counter
+        metrics = hub.context.metrics
         peer = str(number)
-        self.sent_live = counter("cell_messages_sent", "live messages sent to a cell", peer=peer)
-        self.sent_logged = counter(
+        self.sent_live = metrics.counter(
+            "cell_messages_sent", "live messages sent to a cell", peer=peer
+        )
+        self.sent_logged = metrics.counter(
             "cell_records_sent", "records of the session log sent to a cell", peer=peer
         )
-        self.received_live = counter(
+        self.received_live = metrics.counter(
             "cell_messages_received",
             "live messages of QoS 1 and 2 that came from a cell",
             peer=peer,
         )
-        self.received_logged = counter(
+        self.received_logged = metrics.counter(
             "cell_records_received", "records of a session log that came from a cell", peer=peer
         )
 
