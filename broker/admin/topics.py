@@ -69,7 +69,7 @@ ORDERS: Final[Mapping[str, Callable[[Level], int]]] = {
     "topics": lambda level: level.all_topics,
     "last_at": lambda level: level.all_last_ns,
 }
-# Those that are another member of a row.
+# Names of orders whose member in a row is called otherwise.
 _MEMBERS: Final = {"rate": "message_rate", "name": "topic"}
 
 
@@ -103,17 +103,19 @@ def joined(page: Spec, pages: Sequence[Spec], values: Mapping[str, Any]) -> Spec
 
 
 def _one_row(rows: Sequence[Spec]) -> Spec:
-    one = {**rows[0]}
-    one.pop("cell", None)
+    joined_row = {**rows[0]}
+    joined_row.pop("cell", None)
     for row in rows[1:]:
         for name in ("topics", "messages", "message_rate", "bytes", "byte_rate"):
-            values = [value for value in (one[name], row[name]) if value is not None]
-            one[name] = sum(values) if values else None
+            values = [value for value in (joined_row[name], row[name]) if value is not None]
+            joined_row[name] = sum(values) if values else None
         for name in ("is_topic", "retained", "levels"):
-            one[name] = max(one[name], row[name])
-        one["last_at"] = max(one["last_at"] or "", row["last_at"] or "") or None
-    one["mean_bytes"] = one["bytes"] // one["messages"] if one["messages"] else None
-    return one
+            joined_row[name] = max(joined_row[name], row[name])
+        joined_row["last_at"] = max(joined_row["last_at"] or "", row["last_at"] or "") or None
+    joined_row["mean_bytes"] = (
+        joined_row["bytes"] // joined_row["messages"] if joined_row["messages"] else None
+    )
+    return joined_row
 
 
 class TopicService:

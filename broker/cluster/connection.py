@@ -61,7 +61,7 @@ class Channel(asyncio.Protocol):
                     return
         except FrameError as error:
             name = "not known" if self._link is None else str(self._link.number)
-            _log.error("link.bad_frame cell=%s reason=%s", name, error)
+            _log.error("link.bad_frame peer=%s reason=%s", name, error)
             self._common.bad_frames.value += 1
             self.abort()
 

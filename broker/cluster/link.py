@@ -93,7 +93,7 @@ class Link:
         self._sender.begin(again, *((hello.kept, hello.came) if is_log_known else (0, 0)))
         self._routes.begin()
         self.tell(common.interest.all(), common.interest.version, is_whole=True)
-        _log.info("link.up cell=%d", self.number)
+        _log.info("link.up peer=%d", self.number)
 
     def end(self) -> None:
         """The connection is lost."""
@@ -103,7 +103,7 @@ class Link:
         self._receiver.end()
         self.hub.context.later(GRACE_S, self._forget, self._peer.lives)
         self._common.check_told()
-        _log.warning("link.down cell=%d", self.number)
+        _log.warning("link.down peer=%d", self.number)
 
     def hang_up(self) -> None:
         """End the connection, if there is one."""
