@@ -33,8 +33,7 @@ class TopicRow(TypedDict):
     """One level of the topic tree. Its numbers are those of its own topic, if it is one, and of all topics below.
 
     `levels` counts those right below it that have rows; where several cells count, it is the most that one of them has.
-    Rates are per second since the last look, null before there are
-    two.
+    Rates are per second since the last look, null before there are two.
     """
 
     name: str

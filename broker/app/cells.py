@@ -33,8 +33,6 @@ from broker.observe.rotating_file import RotatingFile
 _log = get_logger(__name__)
 
 _RUN: Final = "run"
-# Not available over several cells: clients hear of it in the CONNACK.
-OF_CELLS: Final[Mapping[str, str]] = {}
 # Settings of the cells other than the first, which readers and users connect to.
 _OF_OTHERS: Final = {"range_server.bind": "127.0.0.1:0"}
 # In place of a cell's number: the process that moves sessions to their cells.
@@ -138,7 +136,7 @@ def main() -> int:
         mqtt=told["mqtt"],
         api=told["api"],
         config_files=tuple(Path(file) for file in told["config_files"]),
-        overrides={**told["overrides"], **OF_CELLS},
+        overrides=told["overrides"],
     )
     if told["cell"] is None:
         json.dump(_checked(options, told["count"]), sys.stdout)
