@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,16 @@ from broker.core.clock import Clock
 from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.kinds import Kind, kinds_in_files, plural
 from broker.core.times import rfc3339
-from broker.storage.archive import FORMAT, PART_BYTES, ArchiveWriter, Manifest, MissingSecret
+from broker.storage.archive import (
+    FORMAT,
+    FORMAT_OF_CELLS,
+    PART_BYTES,
+    ArchiveWriter,
+    Manifest,
+    MissingSecret,
+    entries_of,
+    packed_entry,
+)
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Store
 
@@ -52,6 +61,12 @@ _SECRET_KEYS: Final = (b"kaccess/secret",)
 _SECRETS: Final = "secrets"
 _NOT_OF_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_NAME: Final = 60
+# Bytes that a cell sends of its store at a time, unless a value is larger.
+_PIECE_BYTES: Final = 256 * 1024
+
+# Reads another cell's store, by its number, whether with messages, and whether for an encrypted backup: the pieces of
+# ``Backups.stored``. Blocks; raises ``Unavailable`` where the cell does not answer.
+ReadStore = Callable[[int, bool, bool], Iterator[bytes]]
 
 
 class Backups:
@@ -77,6 +92,25 @@ class Backups:
         self._node = node
         self._version = version
         self._making = Lock()
+        self._others: Sequence[int] = ()
+        self._read: ReadStore | None = None
+
+    def read_others(self, cells: Sequence[int], read: ReadStore) -> None:
+        """Add the stores of other cells to backups."""
+        self._others = cells
+        self._read = read
+
+    def stored(self, *, messages: bool, is_encrypted: bool) -> Iterator[bytes]:
+        """Entries of this cell's store for a backup (``archive.packed_entry``), in pieces. For a thread."""
+        if not isinstance(self._store, RocksStore):
+            raise Unavailable("a node without a data directory has nothing to back up")
+        gathered = bytearray()
+        for entry in _kept(self._store.entries(messages=messages), is_encrypted=is_encrypted):
+            gathered += packed_entry(*entry)
+            if len(gathered) >= _PIECE_BYTES:
+                yield bytes(gathered)
+                gathered.clear()
+        yield bytes(gathered)
 
     def make(self, key: str | None, messages: bool) -> Generator[bytes]:
         """The bytes of a backup; ``key`` is the passphrase that encrypts it. The iterator blocks, and raises what is
@@ -126,11 +160,14 @@ class Backups:
                 left_out.note(f"{path} ({(error.strerror or str(error)).lower()})")
                 continue
             yield from _parts(archive, path, data)
-        yield from _store_parts(
-            archive, holds, store.entries(messages=messages), is_encrypted=key is not None
-        )
+        own = _kept(store.entries(messages=messages), is_encrypted=key is not None)
+        yield from _store_parts(archive, holds, own, 0)
+        for cell in self._others:
+            assert self._read is not None
+            pieces = self._read(cell, messages, key is not None)
+            yield from _store_parts(archive, holds, entries_of(pieces), cell)
         manifest = Manifest(
-            format=FORMAT,
+            format=FORMAT_OF_CELLS if self._others else FORMAT,
             id=archive.id,
             version=self._version,
             node=self._node,
@@ -141,6 +178,7 @@ class Backups:
             left_out=left_out.sentences,
             missing_secrets=list(left_out.secrets.values()),
             parts=archive.parts,
+            cells=1 + len(self._others),
         )
         yield archive.end(manifest)
 
@@ -163,35 +201,32 @@ class Backups:
                     yield relative
 
 
-def _store_parts(
-    archive: ArchiveWriter,
-    holds: Counter[str],
-    entries: Iterator[tuple[bytes, bytes]],
-    *,
-    is_encrypted: bool,
-) -> Iterator[bytes]:
+def _kept(
+    entries: Iterable[tuple[bytes, bytes]], *, is_encrypted: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """The keys that a backup has, with their values."""
     skipped = _NOT_KEPT if is_encrypted else (*_NOT_KEPT, *_SECRET_KEYS)
+    return (entry for entry in entries if not entry[0].startswith(skipped))
+
+
+def _store_parts(
+    archive: ArchiveWriter, holds: Counter[str], entries: Iterator[tuple[bytes, bytes]], cell: int
+) -> Iterator[bytes]:
     gathered = bytearray()
     for key, value in entries:
-        if key.startswith(skipped):
-            continue
         if key[:1] == b"k":
             holds[f"{_word_of(key)} in the store"] += 1
-        gathered += b"%b%b%b%b" % (_length(key), _length(value), key, value)
+        gathered += packed_entry(key, value)
         while len(gathered) >= PART_BYTES:
-            yield archive.part("store", bytes(gathered[:PART_BYTES]))
+            yield archive.part("store", bytes(gathered[:PART_BYTES]), cell=cell)
             del gathered[:PART_BYTES]
-    if gathered:
-        yield archive.part("store", bytes(gathered))
+    if gathered or cell:
+        yield archive.part("store", bytes(gathered), cell=cell)
 
 
 def _word_of(key: bytes) -> str:
     """The collection of a key of the store."""
     return key[1:].partition(b"/")[0].decode("ascii", "replace")
-
-
-def _length(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big")
 
 
 def _parts(archive: ArchiveWriter, path: str, data: bytes) -> Iterator[bytes]:

@@ -119,6 +119,7 @@ class Api:
                     self._node.sections.file,
                     self._reload,
                     context.streams,
+                    context.backups,
                 )
                 context.faces = self._faces
         app = features.load(features.API_APPLICATION)(context)

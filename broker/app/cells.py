@@ -25,7 +25,6 @@ from broker.config.options import ServeOptions
 from broker.core import lazy_module
 from broker.core.cells import Place
 from broker.core.errors import ConfigError, SluiceError
-from broker.core.kinds import counted, kinds
 from broker.core.process import environment, keep_files_private
 from broker.observe.log import get_logger, mark_lines, setup
 from broker.observe.rotating_file import RotatingFile
@@ -221,7 +220,7 @@ def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
     try:
         check_profile(os.environ)
         config = configuration(options)
-        problems = [*_kinds_problems(config), *asyncio.run(_address_problems(config))]
+        problems = asyncio.run(_address_problems(config))
         if not problems and kept_count(options.data_dir) == 1:
             with Resize(options.data_dir, count, homes_of(config)) as resize:
                 resize.plan(config.get("mqtt", MqttSettings).max_session_log_bytes)
@@ -239,22 +238,6 @@ def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
             "rotation": "none",
         }
     return {"problems": problems, "log": {"level": log.level, "format": log.format, "file": file}}
-
-
-def _kinds_problems(config: Any) -> list[str]:
-    """A sentence for each kind of objects that there are and that need one process."""
-    problems = []
-    for kind in kinds():
-        if kind.at == "single" and kind.section is not None:
-            names = [
-                spec["name"] for layer in config.objects[kind.section] for spec in layer.objects
-            ]
-            if names:
-                problems.append(
-                    f"{kind.section}: expected none with --workers, got {counted(len(names), kind.name)}, as "
-                    f"{names[0]!r}. Try: --workers 1"
-                )
-    return problems
 
 
 async def _address_problems(config: Any) -> list[str]:

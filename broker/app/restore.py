@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final
@@ -19,25 +20,27 @@ from typing import BinaryIO, Final
 from broker.admin.backups import FILES, SECRET_FILES
 from broker.app.build import section_models
 from broker.app.version import product_version
+from broker.cluster.directories import CELLS, cell_directory, keep_count
+from broker.cluster.positions import StoredPositions
+from broker.cluster.supervisor import no_supervisor
 from broker.config.assignments import HEADER, line_of
 from broker.config.layers import API_FILE
 from broker.config.root import load_config
 from broker.config.vault import KEY_FILE, KEY_FILE_VARIABLE, KEY_VARIABLE, Vault
+from broker.connection.sessions.log import SESSION_LOG
+from broker.core.cells import MAX_CELLS
 from broker.core.errors import ConfigError, Conflict, Unavailable
-from broker.storage.archive import Archive, BackupUnusable
+from broker.storage.archive import Archive, BackupUnusable, entries_of
 from broker.storage.directory import RESTORING, DirectoryLock
-from broker.storage.rocksdb.store import DATABASE_FOLDER, filled
+from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore, filled
+from broker.storage.store import Batch
 
 # Folder that gets what a restore replaces; the time follows.
 _BEFORE: Final = "before-restore-"
-# Names of a broker's store: its folder, the list of its logs, and what follows it.
-_OF_STORE: Final = (DATABASE_FOLDER, "store.json", "ranges", "topic-index", "run")
+# Names of a broker's store: its folder, the list of its logs, what follows it, and the stores of other cells.
+_OF_STORE: Final = (DATABASE_FOLDER, "store.json", "ranges", "topic-index", "run", CELLS)
 # All that a restore may replace.
 _OWN: Final = (*FILES, *SECRET_FILES, *_OF_STORE)
-# Longest key and value of the store, in bytes.
-_MAX_KEY_BYTES: Final = 1024 * 1024
-_MAX_VALUE_BYTES: Final = 1024 * 1024 * 1024
-_LENGTHS: Final = 8
 # Value of secrets that a backup has no value of.
 NO_VALUE: Final = "restored without its value"
 
@@ -58,24 +61,13 @@ def restore(
     for part in archive.manifest.parts:
         if part.content == "file":
             _check_path(archive, part.path)
+        if not 0 <= part.cell < archive.manifest.cells <= MAX_CELLS:
+            raise BackupUnusable(f"the backup has data of cell {part.cell}, which it cannot have")
     is_new = not directory.exists()
     lock = DirectoryLock(directory, restores=True)
     try:
-        _check_room(archive, directory)
-        new = {part.path.split("/")[0] for part in archive.manifest.parts if part.path}
-        old = [name for name in _OWN if (directory / name).exists()]
-        old = [name for name in old if name in new or name in _OF_STORE]
-        if old and not replace and not dry_run:
-            raise Conflict(
-                f"{directory}: expected a data directory without a broker's data, got {', '.join(old[:5])}. Try: "
-                f"--replace, which moves it into a folder {_BEFORE}TIME"
-            )
-        with TemporaryDirectory(prefix="restore-", dir=directory) as folder:
-            staging = Path(folder)
-            _unpack(archive, staging)
-            _add_missing_secrets(archive, staging, directory, environ)
-            _check_start(archive, staging, environ)
-            return None if dry_run else _put_in_place(staging, directory, old)
+        with no_supervisor(directory):
+            return _restored(archive, directory, environ, replace=replace, dry_run=dry_run)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise Unavailable(
@@ -86,6 +78,26 @@ def restore(
         if dry_run and is_new:
             (directory / "LOCK").unlink(missing_ok=True)
             directory.rmdir()
+
+
+def _restored(
+    archive: Archive, directory: Path, environ: Mapping[str, str], *, replace: bool, dry_run: bool
+) -> Path | None:
+    _check_room(archive, directory)
+    new = {part.path.split("/")[0] for part in archive.manifest.parts if part.path}
+    old = [name for name in _OWN if (directory / name).exists()]
+    old = [name for name in old if name in new or name in _OF_STORE]
+    if old and not replace and not dry_run:
+        raise Conflict(
+            f"{directory}: expected a data directory without a broker's data, got {', '.join(old[:5])}. Try: "
+            f"--replace, which moves it into a folder {_BEFORE}TIME"
+        )
+    with TemporaryDirectory(prefix="restore-", dir=directory) as folder:
+        staging = Path(folder)
+        _unpack(archive, staging)
+        _add_missing_secrets(archive, staging, directory, environ)
+        _check_start(archive, staging, environ)
+        return None if dry_run else _put_in_place(staging, directory, old)
 
 
 def _check_version(archive: Archive) -> None:
@@ -118,26 +130,49 @@ def _check_room(archive: Archive, directory: Path) -> None:
 
 
 def _unpack(archive: Archive, staging: Path) -> None:
-    """Write files and store. Raises ``BackupUnusable`` for entries that are none of a store."""
-    parts = archive.data()
+    """Write files and stores. Raises ``BackupUnusable`` for entries that are none of a store."""
+    cells = archive.manifest.cells
+    parts = groupby(archive.data(), lambda named: (named[0].content, named[0].cell, named[0].path))
+    try:
+        for (content, cell, path), pieces in parts:
+            data = (data for _, data in pieces)
+            if content == "store":
+                directory = cell_directory(staging, cell)
+                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                filled(directory, entries_of(data))
+            else:
+                with _created(staging / path) as file:
+                    file.writelines(data)
+        for cell in range(cells):
+            if cell_directory(staging, cell).joinpath(DATABASE_FOLDER).is_dir():
+                continue
+            if cell:
+                raise ValueError(f"the store of cell {cell} is missing")
+            filled(staging, ())
+    except (ValueError, FileExistsError, NotADirectoryError) as error:
+        raise BackupUnusable(f"the backup is damaged: {error}") from error
+    if cells > 1:
+        _align(staging, cells)
+        keep_count(staging, cells)
+
+
+def _align(staging: Path, cells: int) -> None:
+    """Let no cell expect more of another one's log than there is: the stores were read one after the other, and a cell
+    would pass over what it believes to have."""
     with ExitStack() as opened:
-        files: dict[str, BinaryIO] = {}
-
-        def store() -> Iterator[bytes]:
-            for part, data in parts:
-                if part.content == "store":
-                    yield data
-                    continue
-                if part.path not in files:
-                    for file in files.values():
-                        file.close()
-                    files[part.path] = opened.enter_context(_created(staging / part.path))
-                files[part.path].write(data)
-
-        try:
-            filled(staging, _entries(store()))
-        except (ValueError, FileExistsError, NotADirectoryError) as error:
-            raise BackupUnusable(f"the backup is damaged: {error}") from error
+        stores = [
+            opened.enter_context(closing(RocksStore(cell_directory(staging, cell))))
+            for cell in range(cells)
+        ]
+        for other, log in enumerate(stores):
+            following = log.range_of(SESSION_LOG).next_offset
+            for store in stores:
+                kept = StoredPositions(store).at(other)
+                if kept is not None and kept[1] > following:
+                    puts = StoredPositions.kept_at(other, kept[0], following)
+                    store.commit(Batch(puts=puts))
+    for cell in range(cells):
+        cell_directory(staging, cell).joinpath("LOCK").unlink()
 
 
 def _created(file: Path) -> BinaryIO:
@@ -145,31 +180,6 @@ def _created(file: Path) -> BinaryIO:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     return os.fdopen(descriptor, "wb")
-
-
-def _entries(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the store from their parts."""
-    gathered = bytearray()
-    for piece in pieces:
-        gathered += piece
-        at = 0
-        while len(gathered) - at >= _LENGTHS:
-            key_bytes = int.from_bytes(gathered[at : at + 4])
-            value_bytes = int.from_bytes(gathered[at + 4 : at + _LENGTHS])
-            if key_bytes > _MAX_KEY_BYTES or value_bytes > _MAX_VALUE_BYTES:
-                raise ValueError("an entry of the store is too long")
-            begin = at + _LENGTHS
-            end = begin + key_bytes + value_bytes
-            if end > len(gathered):
-                break
-            yield (
-                bytes(gathered[begin : begin + key_bytes]),
-                bytes(gathered[begin + key_bytes : end]),
-            )
-            at = end
-        del gathered[:at]
-    if gathered:
-        raise ValueError("the last entry of the store is cut off")
 
 
 def _add_missing_secrets(

@@ -13,22 +13,23 @@ from broker.core.errors import ConfigError
 
 # The store of a cell, as ``broker.storage.rocksdb`` calls it.
 _STORE: Final = "rocksdb"
-_CELLS: Final = "cells"
+# Folder of what all cells share, and of the data of those other than the first.
+CELLS: Final = "cells"
 _COUNT: Final = "count"
 # Exists while the number of cells changes.
-CHANGE_FILE: Final = Path(_CELLS, "change")
+CHANGE_FILE: Final = Path(CELLS, "change")
 # Free bytes of the disk for each cell that is new: its log and what RocksDB begins with.
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 
 
 def cell_directory(data_dir: Path, cell: int) -> Path:
     """Directory of the data of one cell."""
-    return data_dir if cell == 0 else data_dir / _CELLS / str(cell)
+    return data_dir if cell == 0 else data_dir / CELLS / str(cell)
 
 
 def cells_directory(data_dir: Path) -> Path:
     """Directory of what all cells share."""
-    return data_dir / _CELLS
+    return data_dir / CELLS
 
 
 def kept_count(data_dir: Path) -> int | None:
@@ -37,7 +38,7 @@ def kept_count(data_dir: Path) -> int | None:
     Raises:
         ConfigError: the number cannot be read.
     """
-    file = data_dir / _CELLS / _COUNT
+    file = data_dir / CELLS / _COUNT
     try:
         count = int(file.read_text())
     except (FileNotFoundError, NotADirectoryError):
@@ -128,7 +129,7 @@ def make_directories(data_dir: Path, count: int) -> None:
 
 def keep_count(data_dir: Path, count: int) -> None:
     """Write the number of cells whose data is there."""
-    file = data_dir / _CELLS / _COUNT
+    file = data_dir / CELLS / _COUNT
     file.parent.mkdir(exist_ok=True, mode=0o700)
     text = f"{count}\n"
     if file.exists() and file.read_text() == text:
@@ -143,6 +144,6 @@ def keep_count(data_dir: Path, count: int) -> None:
 
 def forget_count(data_dir: Path) -> None:
     """Make a directory of cells one of a single process, whose other cells are gone."""
-    (data_dir / _CELLS / _COUNT).unlink(missing_ok=True)
+    (data_dir / CELLS / _COUNT).unlink(missing_ok=True)
     with suppress(OSError):
-        (data_dir / _CELLS).rmdir()
+        (data_dir / CELLS).rmdir()

@@ -34,7 +34,7 @@ from broker.cluster.directories import (
 from broker.cluster.moving import Form, Leaving
 from broker.cluster.positions import StoredPositions
 from broker.cluster.routes import joined_kind
-from broker.cluster.supervisor import lock
+from broker.cluster.supervisor import no_supervisor
 from broker.connection.sessions.log import SESSION_LOG
 from broker.connection.sharing import group
 from broker.core.cells import Slots, cell_of
@@ -140,13 +140,7 @@ class Resize:
         self._form = Form(change.id, change.before, change.after, homes)
 
     def __enter__(self) -> Resize:
-        run = self._data_dir / "run"
-        if run.is_dir():
-            try:
-                self._opened.callback(os.close, lock(run, "supervisor.lock"))
-            except BlockingIOError as error:
-                text = f"the data directory {self._data_dir} is in use by another sluice; stop that one"
-                raise ConfigError([text]) from error
+        self._opened.enter_context(no_supervisor(self._data_dir))
         return self
 
     def __exit__(self, *_: object) -> None:

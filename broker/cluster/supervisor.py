@@ -13,8 +13,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
 
+_SUPERVISOR_LOCK: Final = "supervisor.lock"
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_AFTER_S: Final = 30.0
@@ -45,6 +46,24 @@ def lock(run: Path, name: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextmanager
+def no_supervisor(data_dir: Path) -> Iterator[None]:
+    """Keep a supervisor from starting in a data directory.
+
+    Raises:
+        ConfigError: one runs.
+    """
+    run = data_dir / "run"
+    with ExitStack() as held:
+        if run.is_dir():
+            try:
+                held.callback(os.close, lock(run, _SUPERVISOR_LOCK))
+            except BlockingIOError as error:
+                text = f"the data directory {data_dir} is in use by another sluice; stop that one"
+                raise ConfigError([text]) from error
+        yield
 
 
 def cell_lock(cell: int) -> str:
@@ -89,7 +108,7 @@ class Supervisor:
         self._run = run
         self._zygote_command = command
         try:
-            self._lock = lock(run, "supervisor.lock")
+            self._lock = lock(run, _SUPERVISOR_LOCK)
         except BlockingIOError as error:
             text = (
                 f"the data directory {run.parent} is in use by another sluice; stop that one or choose another "

@@ -39,7 +39,7 @@ Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
 # each is shown as its cell has it (``home``). Those on shards of streams run in the one that serves the API once the
 # others have told their positions, or in the one that has a shard (``shards``). Jobs begin in all cells, each on its
 # own data, and are shown as one (``jobs``). Data of clients goes to all cells, which all must take their part
-# (``parts``). ``single`` is refused where there are several.
+# (``parts``).
 At = Literal[
     "here",
     "client",
@@ -53,7 +53,6 @@ At = Literal[
     "shards",
     "jobs",
     "parts",
-    "single",
 ]
 # Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the
 # running of the broker, its settings and security, and who may use the API.

@@ -16,7 +16,7 @@ import hashlib
 import secrets
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 FORMAT: Final = 1
+# That of a broker of several cells, which earlier releases would restore the first cell of.
+FORMAT_OF_CELLS: Final = 2
 # Size of a part before compression, in bytes.
 PART_BYTES: Final = 4 * 1024 * 1024
 # Bytes that compression and encryption may add to it.
@@ -40,6 +42,10 @@ _MAX_DIRECTORY_BYTES: Final = 64 * 1024 * 1024
 _MANIFEST: Final = "manifest.json"
 _SEAL: Final = "seal"
 _NONCE_BYTES: Final = 12
+# Longest key and value of a store, in bytes, and the bytes before them.
+_MAX_KEY_BYTES: Final = 1024 * 1024
+_MAX_VALUE_BYTES: Final = 1024 * 1024 * 1024
+_LENGTHS: Final = 8
 # Cost of scrypt: 32 MiB, a tenth of a second.
 _SCRYPT: Final = {"n": 2**15, "r": 8, "p": 1, "maxmem": 64 * 1024 * 1024, "dklen": 32}
 
@@ -51,13 +57,14 @@ class BackupUnusable(SluiceError):
 
 
 class Part(msgspec.Struct, forbid_unknown_fields=True):
-    """A part: a piece of the store, or of the file at ``path``. ``bytes`` is its size before compression."""
+    """A part: a piece of the store of a cell, or of the file at ``path``. ``bytes`` is its size before compression."""
 
     name: str
     content: Literal["file", "store"]
     bytes: int
     sha256: str
     path: str = ""
+    cell: int = 0
 
 
 class MissingSecret(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,6 +89,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     left_out: list[str]
     missing_secrets: list[MissingSecret]
     parts: list[Part]
+    cells: int = 1
 
 
 class _Form(msgspec.Struct):
@@ -118,12 +126,14 @@ class ArchiveWriter:
         self._sink = _Sink()
         self._zip = zipfile.ZipFile(cast("IO[bytes]", self._sink), "w", zipfile.ZIP_STORED)
 
-    def part(self, content: Literal["file", "store"], data: bytes, path: str = "") -> bytes:
+    def part(
+        self, content: Literal["file", "store"], data: bytes, path: str = "", cell: int = 0
+    ) -> bytes:
         """The bytes of a part of at most ``PART_BYTES``."""
         name = f"parts/{len(self.parts):06}"
         stored = self._sealed(name, zlib.compress(data, 1))
         digest = hashlib.sha256(stored).hexdigest()
-        self.parts.append(Part(name, content, len(data), digest, path))
+        self.parts.append(Part(name, content, len(data), digest, path, cell))
         self._zip.writestr(name, stored)
         return self._sink.take()
 
@@ -209,10 +219,10 @@ class Archive:
         with self._reporting():
             text = self._entry(entries, _MANIFEST, _MAX_MANIFEST_BYTES)
             form = msgspec.json.decode(text, type=_Form)
-        if form.format > FORMAT:
+        if form.format > FORMAT_OF_CELLS:
             raise BackupUnusable(
                 f"{self._file} has format {form.format}, written by a newer release; this one reads up to format "
-                f"{FORMAT}. Try: install the newer release"
+                f"{FORMAT_OF_CELLS}. Try: install the newer release"
             )
         with self._reporting():
             manifest = msgspec.json.decode(text, type=Manifest)
@@ -293,6 +303,36 @@ def _directory_bytes(tail: bytes) -> int:
     long_end = tail[:_LONG_END_BYTES]
     is_long = len(tail) == _TAIL_BYTES and long_end.startswith(b"PK\x06\x06")
     return int.from_bytes(long_end[40:48], "little") if is_long else size
+
+
+def packed_entry(key: bytes, value: bytes) -> bytes:
+    """A key of a store and its value, as the parts of a store have them, one behind the other."""
+    return b"%b%b%b%b" % (len(key).to_bytes(4), len(value).to_bytes(4), key, value)
+
+
+def entries_of(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a store from pieces of such bytes. Raises ``ValueError`` where these are none."""
+    gathered = bytearray()
+    for piece in pieces:
+        gathered += piece
+        at = 0
+        while len(gathered) - at >= _LENGTHS:
+            key_bytes = int.from_bytes(gathered[at : at + 4])
+            value_bytes = int.from_bytes(gathered[at + 4 : at + _LENGTHS])
+            if key_bytes > _MAX_KEY_BYTES or value_bytes > _MAX_VALUE_BYTES:
+                raise ValueError("an entry of the store is too long")
+            begin = at + _LENGTHS
+            end = begin + key_bytes + value_bytes
+            if end > len(gathered):
+                break
+            yield (
+                bytes(gathered[begin : begin + key_bytes]),
+                bytes(gathered[begin + key_bytes : end]),
+            )
+            at = end
+        del gathered[:at]
+    if gathered:
+        raise ValueError("the last entry of the store is cut off")
 
 
 def _place(id: str, name: str) -> bytes:

@@ -87,6 +87,7 @@ _OPEN: Final = frozenset(
 _OF_THE_FRONT: Final = frozenset(
     {
         "beginOidcSignIn",
+        "createBackup",
         "markApplied",
         "probeAction",
         "probeAlarmReceiver",

@@ -11,7 +11,7 @@ import binascii
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, get_args
@@ -28,12 +28,16 @@ from broker.core.objects import Spec
 
 # Seconds in which a cell has to answer.
 ANSWER_S: Final = 2.0
+# And the next piece of a long answer.
+_PIECE_S: Final = 30.0
 # Requests under way to one cell; more wait for their turn within the time.
 _AT_ONCE: Final = 32
 _BACKLOG: Final = 128
 # The header with the actor, and the mark of a request that came through the socket of a cell, in its state.
 ACTOR_HEADER: Final = "sluice-actor"
 OF_CELL: Final = "of_cell"
+# Path of the entries of a cell's store for a backup; only other cells may ask.
+STORE_PATH: Final = "/api/v1/cells:store"
 _ANSWERED: Final = ("content-type", "etag", "location", "retry-after", "content-disposition")
 
 
@@ -213,6 +217,25 @@ class CellCalls:
             return Away(cell, "it does not run")
         return Reply(cell, response.status_code, response.content, dict(response.headers))
 
+    async def pieces(
+        self, cell: int, method: str, target: str, actor: Actor
+    ) -> AsyncGenerator[bytes]:
+        """An answer as it comes. Raises ``Unavailable`` where the cell does not give all of it."""
+        client = self._clients.get(cell)
+        if client is None:
+            raise not_there(Away(cell, "this process is stopping"))
+        sent = self._identity(actor)
+        wait = httpx.Timeout(ANSWER_S, read=_PIECE_S)
+        try:
+            async with client.stream(method, _url(target), headers=sent, timeout=wait) as response:
+                if not response.is_success:
+                    body = await response.aread()
+                    raise not_there(Away(cell, Reply(cell, response.status_code, body).detail))
+                async for chunk in response.aiter_raw():
+                    yield chunk
+        except (httpx.HTTPError, OSError) as error:
+            raise not_there(Away(cell, "it does not run")) from error
+
     async def lines(
         self, cell: int, method: str, target: str, actor: Actor
     ) -> AsyncIterator[bytes]:
@@ -237,6 +260,11 @@ class CellCalls:
             "Accept-Encoding": "identity",
             ACTOR_HEADER: header_of_actor(actor),
         }
+
+
+def store_path(*, messages: bool, is_encrypted: bool) -> str:
+    """``STORE_PATH`` with its query."""
+    return f"{STORE_PATH}?messages={int(messages)}&encrypted={int(is_encrypted)}"
 
 
 def _url(target: str) -> httpx.URL:

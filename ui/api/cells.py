@@ -14,7 +14,9 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -26,6 +28,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from broker.admin.backups import Backups
 from broker.admin.jobs import JOB_ID, NOTHING_TO_DO
 from broker.admin.rights import Actor
 from broker.admin.stream_records import StreamRecords
@@ -36,7 +39,15 @@ from broker.core.kinds import At
 from broker.core.objects import SavedObject, Spec
 from broker.core.signals import Signal
 from broker.observe.log import get_logger
-from ui.api.cell_calls import Away, CellCalls, Reply, not_there, reply_of, there
+from ui.api.cell_calls import (
+    Away,
+    CellCalls,
+    Reply,
+    not_there,
+    reply_of,
+    store_path,
+    there,
+)
 from ui.api.cell_jobs import JOB_HEADER, is_over, joined, results, together
 from ui.api.cell_joins import (
     SHOWS_PLACES,
@@ -130,18 +141,23 @@ class Faces:
         file: SavedFile,
         reload: Adopts,
         streams: StreamRecords | None = None,
+        backups: Backups | None = None,
     ) -> None:
         self.place = place
         self._calls = CellCalls(place, token)
         self._file = file
         self._reload = reload
         self._streams = None if streams is None else CellStreams(place, self._calls, streams)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if backups is not None:
+            backups.read_others(place.others, self._read_store)
         self._missed: set[int] = set()
         self._behind: dict[int, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
 
     def start(self) -> None:
         """Be ready to ask; connections are opened when they are needed."""
+        self._loop = asyncio.get_running_loop()
         self._calls.start()
         self._file.on_change.connect(self._saved_otherwise)
         if self._streams is not None:
@@ -226,6 +242,22 @@ class Faces:
 
         return look
 
+    def _read_store(self, cell: int, messages: bool, is_encrypted: bool) -> Iterator[bytes]:
+        """See ``broker.admin.backups.ReadStore``."""
+        assert self._loop is not None
+        target = store_path(messages=messages, is_encrypted=is_encrypted)
+        pieces = self._calls.pieces(cell, "GET", target, Actor("front"))
+
+        def wait(coroutine: Coroutine[Any, Any, Any]) -> Any:
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+        try:
+            while (piece := wait(anext(pieces, None))) is not None:
+                yield piece
+        finally:
+            wait(pieces.aclose())
+
     # -- operations --
 
     async def answer(self, asked: Asked, act: Act) -> Response:
@@ -253,8 +285,6 @@ class Faces:
                 return await self._of_parts(asked, act)
             case "home":
                 return await self._at_home(asked, act)
-            case "single":
-                raise several(self.place.count)
             case _:
                 return await act()
 
@@ -705,11 +735,6 @@ class Faces:
             problem = Problem("expected `next` of an earlier answer", "/query/cursor")
             raise Invalid("the parameter 'cursor' cannot be used", [problem])
         return starts
-
-
-def several(count: int) -> Conflict:
-    """The refusal of an operation that only a broker of one cell can carry out."""
-    return Conflict(f"a broker of {count} cells cannot do this yet. Try: sluice serve --workers 1")
 
 
 async def _body(asked: Asked, sent: Mapping[str, Any] | None) -> bytes | None:

@@ -7,14 +7,20 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 
 from broker.admin.rights import OWN, Actor, Need
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Unavailable
 from broker.core.objects import Spec
 from ui.api.audit import acts_as
-from ui.api.cell_calls import is_of_cell
+from ui.api.cell_calls import STORE_PATH, is_of_cell
 from ui.api.cell_streams import PATH as PATH_OF_STREAMS
 from ui.api.cell_streams import answered as streams_answered
 from ui.api.effects import DryRun
@@ -123,6 +129,20 @@ async def tell_streams(request: Request) -> Response:
         return Json(jsontext.encode(streams_answered(context.streams, asked)))
     told = await asyncio.to_thread(streams_answered, context.streams, asked)
     return Json(jsontext.encode(told))
+
+
+@probes.get(STORE_PATH)
+async def read_store(request: Request) -> Response:
+    """The first cell makes a backup; only cells may ask."""
+    context = context_of(request)
+    if not is_of_cell(request) or context.backups is None:
+        raise ApiProblem(404, "no_such_path", "there is no such path")
+    identify(request)
+    asked = request.query_params
+    pieces = context.backups.stored(
+        messages=asked["messages"] == "1", is_encrypted=asked["encrypted"] == "1"
+    )
+    return StreamingResponse(pieces, media_type="application/octet-stream")
 
 
 def add_sign_in(router: APIRouter) -> None:

@@ -259,7 +259,7 @@ class Operations:
 
 def _is_of_front(at: At, does: Does) -> bool:
     """True if what is declared to run there runs here, since it changes nothing that is saved."""
-    return at in ("config", "each", "single") and does != "change"
+    return at in ("config", "each") and does != "change"
 
 
 def _is_model(annotation: Any) -> bool:
