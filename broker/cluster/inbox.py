@@ -92,6 +92,8 @@ class Inbox:
         self.now_ns = 0
         self.is_v5 = True
         """True while packets of version 5 come, False for those below."""
+        self.qos0 = 0
+        """Number of messages of QoS 0 so far."""
         self._via: tuple[str, ...] = ()
         """What the next message came through."""
 
@@ -131,6 +133,7 @@ class Inbox:
             if first < _FIRST_TYPE:  # it says something of what is behind it
                 self._hand_out(run, body[run_at:position], run_count)
                 run = None
+                run_count = 0
                 if first == _LETTER:
                     self._via = (DEAD_LETTER,)
                     position += 1
@@ -184,6 +187,7 @@ class Inbox:
             if run is not None:
                 self._hand_out(run, body[run_at:position], run_count)
                 run = None
+                run_count = 0
             if is_bare and first == _PLAIN_QOS1 and routes.is_live:
                 packet = body[position:stop]
                 if self._deliver_bare(
@@ -198,6 +202,7 @@ class Inbox:
                         held.append(following)
                     following += 1
                 else:
+                    self.qos0 += 1
                     if message.retain:
                         self._note(message.topic)
                     routes.deliver(message, topic)
@@ -211,6 +216,7 @@ class Inbox:
             self._routes.on_retained(topic)
 
     def _hand_out(self, routes: Routes[Session] | None, chunk: bytes, count: int) -> None:
+        self.qos0 += count
         if routes is None or routes.is_empty:
             return
         forwarding = self._hub.forwarding

@@ -41,7 +41,7 @@ class Peer:
         )
         self.received_live = metrics.counter(
             "cell_messages_received",
-            "live messages of QoS 1 and 2 that came from a cell",
+            "live messages that came from a cell",
             peer=peer,
         )
         self.received_logged = metrics.counter(

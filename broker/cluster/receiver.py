@@ -77,10 +77,12 @@ class Receiver:
 
     def take_live(self, frame: Frame) -> None:
         """Hand live messages on."""
-        count, held = self._inbox.take_live(frame.body, self.live_count)
+        inbox = self._inbox
+        before = inbox.qos0
+        count, held = inbox.take_live(frame.body, self.live_count)
         self.live_count += count
+        self._peer.received_live.value += count + inbox.qos0 - before
         if count:
-            self._peer.received_live.value += count
             self.held.update(held)
             self._answer(0)[0].extend(held)
 

@@ -25,7 +25,7 @@ from broker.codec.packets import (
     Will,
 )
 from broker.connection.dead_letters import DeadLetterSettings
-from tests.support.linked_cells import cells, linked
+from tests.support.linked_cells import Cell, cells, linked
 from tests.support.mqtt_server import on_loop
 from tests.support.wire import WireClient
 
@@ -491,3 +491,38 @@ async def test_live_subscribers_of_a_cell_that_restarts_are_gone(tmp_path: Path)
         await linked(joined)
         await one.node.until(lambda: not one.node.server.hub.router.remote("t"))
         assert one.node.metrics.value("cell_messages_dropped", peer="1", reason="link_lost") == 1
+
+
+@on_loop
+async def test_what_one_cell_has_sent_the_other_has_received(tmp_path: Path) -> None:
+    """Live messages in runs, alone, with properties and of each QoS, and records for a session on disk."""
+    chance = Random(3)
+    async with cells(2, tmp_path) as joined:
+        for here, there in (joined, reversed(joined)):
+            publisher = await here.node.client("p", 5)
+            for number, keeps in enumerate(({}, _KEEPS)):
+                subscriber = await there.node.client(f"s{number}", 5, **keeps)
+                await subscriber.subscribe(SubscriptionRequest("t/#", 2))
+            await here.node.until(partial(_is_told, here))
+            for number in range(300):
+                properties = {"Content-Type": "x"} if chance.random() < 0.2 else {}
+                topic = f"t/{chance.choice((1, 1, 1, 2))}"
+                qos = chance.choice((0, 0, 0, 0, 1, 2))
+                publisher.send(
+                    Publish(
+                        topic, b"%d" % number, qos, packet_id=number + 1 if qos else 0,
+                        retain=chance.random() < 0.1, properties=properties,
+                    )
+                )  # fmt: skip
+            for word in ("messages", "records"):
+                await here.node.until(partial(_are_even, word, here, there))
+
+
+def _are_even(word: str, here: Cell, there: Cell) -> bool:
+    sent = here.node.metrics.value(f"cell_{word}_sent", peer=str(there.place.number))
+    came = there.node.metrics.value(f"cell_{word}_received", peer=str(here.place.number))
+    return sent == came > 0
+
+
+def _is_told(cell: Cell) -> bool:
+    return bool(cell.node.server.hub.router.remote("t/1"))
