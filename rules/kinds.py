@@ -187,6 +187,7 @@ RESOURCES = (
         service="services.rules",
         scoped_by="backtest_of",
         commands="",
+        named_by="id",
         page="Backtest",
         verbs=(
             Verb(

@@ -203,7 +203,7 @@ complete(
     {
         resource.commands: Names(resource.path, resource.named_by)
         for resource in reversed(resources())  # the first one that has the group
-        if resource.named_by
+        if resource.named_by and resource.commands
     }
 )
 

@@ -227,7 +227,10 @@ def test_keyboard_alone_reaches_pages_objects_and_help(page: Any, broker: Node) 
 def test_every_link_leads_to_a_page(page: Any, broker: Node, complaints: list[str]) -> None:
     sign_in(page, broker)
     waiting, seen = ["/"], {"/"}
-    has_left = False
+    missing: set[str] = set()
+    page.on(
+        "response", lambda answer: missing.add(answer.url) if answer.status == 404 else None
+    )
     while waiting:
         path = waiting.pop()
         answer = page.goto(f"{broker.url}{path}")
@@ -240,8 +243,6 @@ def test_every_link_leads_to_a_page(page: Any, broker: Node, complaints: list[st
             assert not page.locator("main >> text=/not found|there is no (?!.* yet)/i").count(), (
                 path
             )
-        if path.startswith("/clients/"):  # of one that left, messages and its time line remain
-            has_left |= page.locator("main >> text=is not connected and has no session").count() > 0
         links = page.eval_on_selector_all(
             "a[href]",
             "all => all.filter(({origin}) => origin === location.origin).map(({pathname}) => pathname)",
@@ -258,7 +259,12 @@ def test_every_link_leads_to_a_page(page: Any, broker: Node, complaints: list[st
         "/docs",
         "/docs/README.md",
     } <= seen
-    assert set(complaints) <= ({_NOT_FOUND} if has_left else set())
+    assert set(complaints) <= {_NOT_FOUND}
+    api = f"{broker.url}/api/v1"
+    for address in missing:  # of a client that left, messages and its time line remain
+        assert re.fullmatch(rf"{re.escape(api)}/clients/[^/?]+", address), address
+        broker.call("GET", address.removeprefix(api), expect=404)
+        assert broker.call("GET", f"{address.removeprefix(api)}/events")["items"], address
 
 
 def test_a_page_is_in_its_address(page: Any, broker: Node) -> None:

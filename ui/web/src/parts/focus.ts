@@ -8,7 +8,11 @@ export function useKeptFocus() {
   const place = useRef<HTMLElement>(null);
   const isWithin = useRef(false);
   useEffect(() => {
-    if (isWithin.current && document.activeElement === document.body) place.current?.focus({ preventScroll: true });
+    // after a closed dialog has given the focus back to what had it
+    const frame = requestAnimationFrame(() => {
+      if (isWithin.current && document.activeElement === document.body) place.current?.focus({ preventScroll: true });
+    });
+    return () => cancelAnimationFrame(frame);
   });
   return {
     ref: place,

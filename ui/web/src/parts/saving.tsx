@@ -27,6 +27,8 @@ function stored<T>(key: string): Stored<T> | null {
 
 export interface DraftOf<T> {
   value: T;
+  /** The object that ``value`` is compared with: that of ``etag``, whatever the server has sent since. */
+  base: T;
   /** ETag of the object when the draft was started. */
   etag: string;
   set: (changed: T | ((known: T) => T)) => void;
@@ -42,7 +44,13 @@ export interface DraftOf<T> {
 export function useDraft<T>(key: string, initial: T, etag = "", kept: (value: T) => T = (value) => value): DraftOf<T> {
   const [state, setState] = useState(() => {
     const found = stored<T>(key);
-    return { base: initial, etag: found?.etag ?? etag, value: found?.value ?? initial, isRestored: found !== null };
+    return {
+      base: initial,
+      etag: found?.etag ?? etag,
+      value: found?.value ?? initial,
+      isRestored: found !== null,
+      latest: { value: initial, etag },
+    };
   });
   const { base, value, isRestored } = state;
   const isChanged = JSON.stringify(value) !== JSON.stringify(base);
@@ -56,7 +64,11 @@ export function useDraft<T>(key: string, initial: T, etag = "", kept: (value: T)
     }
   }, [key, value, isChanged, state.etag]);
   useEffect(() => {
-    if (!isChanged) setState((known) => ({ ...known, base: initial, etag, value: initial }));
+    setState((known) => ({
+      ...known,
+      latest: { value: initial, etag },
+      ...(JSON.stringify(known.value) === JSON.stringify(known.base) && { base: initial, etag, value: initial }),
+    }));
   }, [JSON.stringify(initial), etag]);
   const set = useCallback((changed: T | ((known: T) => T)) => {
     setState((known) => ({ ...known, value: changed instanceof Function ? changed(known.value) : changed }));
@@ -65,15 +77,20 @@ export function useDraft<T>(key: string, initial: T, etag = "", kept: (value: T)
     setState((known) => {
       // false if the user typed on during the request
       const isSame = JSON.stringify(known.value) === JSON.stringify(value);
-      return { base: saved, etag: tag, value: isSame ? saved : known.value, isRestored: false };
+      const latest = { value: saved, etag: tag };
+      return { base: saved, etag: tag, value: isSame ? saved : known.value, isRestored: false, latest };
     });
+  // not ``initial``: the live channel may be behind what was saved here
+  const discard = () =>
+    setState(({ latest }) => ({ base: latest.value, ...latest, isRestored: false, latest }));
   return {
     value,
+    base,
     etag: state.etag,
     set,
     isChanged,
     isRestored: isRestored && isChanged,
-    discard: () => settle(initial, etag),
+    discard,
     settle,
   };
 }
@@ -94,7 +111,9 @@ export interface Saving {
   /** The problem of the last attempt. */
   problem: Problem | undefined;
   says: string;
+  /** Effect of the body ``asked``. */
   effect: Effect | null;
+  asked: string;
   conflict: { theirs: Record<string, unknown>; etag: string } | null;
   isBusy: boolean;
   /** A dry run. True if nothing needs confirmation. */
@@ -118,8 +137,8 @@ export function useSave({
 }): Saving {
   const kind = kindOf(path)!;
   const queries = useQueryClient();
-  const nothing = { problem: undefined, says: "", effect: null, conflict: null };
-  const [shown, show] = useState<Pick<Saving, "problem" | "says" | "effect" | "conflict">>(nothing);
+  const nothing = { problem: undefined, says: "", effect: null, asked: "", conflict: null };
+  const [shown, show] = useState<Pick<Saving, "problem" | "says" | "effect" | "asked" | "conflict">>(nothing);
   const [isBusy, setBusy] = useState(false);
   const method = name === undefined ? "POST" : kind.isPatched ? "PATCH" : "PUT";
   const placeOf = (body: unknown) => {
@@ -145,7 +164,7 @@ export function useSave({
     const dry = { body, etag, query: { ...query, dry_run: true } };
     const answer = await ask(place, () => call<Effect>(method, place, dry));
     if (!answer) return false;
-    show({ ...nothing, effect: answer.body });
+    show({ ...nothing, effect: answer.body, asked: JSON.stringify(body) });
     return isFree(answer.body);
   };
   const save = async (body: unknown, over?: string) => {
@@ -185,21 +204,15 @@ export function SaveBar({
   children,
 }: SaveBarProps) {
   const { effect, conflict, isBusy } = saving;
-  const [askedFor, setAskedFor] = useState("");
   const isFixed = useFixed();
-  const text = JSON.stringify(body);
-  const mustAsk = effect !== null && askedFor === text && !isFree(effect);
+  const isShown = effect !== null && saving.asked === JSON.stringify(body); // of later input it says nothing
+  const mustAsk = isShown && !isFree(effect);
   const finish = async (over?: string) => {
     const saved = await saving.save(body, over);
     if (saved) onSaved(saved.body, saved.etag);
   };
   const press = async () => {
-    setAskedFor(text);
     if (mustAsk || (await saving.check(body))) await finish();
-  };
-  const look = async () => {
-    setAskedFor("");
-    await saving.check(body);
   };
   return (
     <div className="saving">
@@ -228,7 +241,7 @@ export function SaveBar({
           </div>
         </section>
       )}
-      {effect && <EffectView effect={effect} />}
+      {isShown && <EffectView effect={effect} />}
       <div role="alert">
         {saving.says && <State state="failed">{saving.says}</State>}
         {saving.problem && <Entries entries={saving.problem.errors} />}
@@ -241,7 +254,7 @@ export function SaveBar({
           onClick={() => void press()}>
           {mustAsk ? `${label}, with these effects` : label}
         </button>
-        <button type="button" disabled={isFixed || isBusy} onClick={() => void look()}>
+        <button type="button" disabled={isFixed || isBusy} onClick={() => void saving.check(body)}>
           Show the effect
         </button>
         {isChanged && (

@@ -49,7 +49,7 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], se
   );
   const saving = useSave({ kind: path, name, etag: draft.etag || undefined });
   const isPatch = name !== undefined && kind.isPatched;
-  const sent = isPatch ? changesOf(settings(object as Members), draft.value) : draft.value;
+  const sent = isPatch ? changesOf(draft.base, draft.value) : draft.value;
   const change = (changed: Members) => draft.set((known) => ({ ...known, ...changed }));
   const [once, setOnce] = useState<{ name: string; secrets: [string, string][] } | null>(null);
   const saved = (body: Members, tag: string) => {

@@ -98,7 +98,7 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
             onAction={(key) => act(String(key))}>
             {moves.map(([word, other]) => (
               <MenuItem key={word} id={word} className="item">
-                Move {word} {other}
+                {`Move ${word} ${other}`}
               </MenuItem>
             ))}
             {switches.map(({ verb }) => (

@@ -146,7 +146,7 @@ export function VerbMenu({ verbs: all, name, ask }: { verbs: Verb[]; name: strin
           onAction={(at) => ask({ verb: verbs[Number(at)]!, names: [name] })}>
           {verbs.map((verb, at) => (
             <MenuItem key={verb.path} id={at} className={isRisky(verb) ? "item err" : "item"}>
-              {wordOf(verb)}…
+              {`${wordOf(verb)}…`}
             </MenuItem>
           ))}
         </Menu>
