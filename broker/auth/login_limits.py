@@ -9,12 +9,11 @@ address no more than that user's measure. Measures empty evenly, within the wind
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
 from hashlib import blake2b
 from heapq import nlargest
 from ipaddress import ip_address
 from math import ceil
-from typing import Final, NotRequired, TypeVar
+from typing import Final, NotRequired, TypeAlias, TypeVar
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -31,6 +30,8 @@ log = get_logger(__name__)
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+_Key: TypeAlias = str | bytes | tuple[str]
+"""Of a measure: an address; a digest that has the user; the address of known clients, in a tuple."""
 
 ALARM: Final = "logins_limited"
 # Measures, and clients that are known: some 20 MB of each at most. The oldest go first.
@@ -90,7 +91,7 @@ class LoginLimits:
         self.settings = settings
         self._clock = clock
         self._alarms = alarms
-        self._levels: dict[Hashable, tuple[float, float]] = {}
+        self._levels: dict[_Key, tuple[float, float]] = {}
         self._known: dict[bytes, None] = {}
         self._last_s = float("-inf")
         self._since_alarm = 0
@@ -122,10 +123,14 @@ class LoginLimits:
     def failed(self, address: str, user: str, client: str = "") -> None:
         """A login has failed."""
         most = self.settings.max_failures_per_user
+        most_there = self.settings.max_failures_per_address
         if (key := _key(address, user, client)) in self._known:
             self._add(key, most)
+            self._add(
+                (address,), most_there
+            )  # for the list: they limit no other client of the address
             return
-        self._add(address, self.settings.max_failures_per_address)
+        self._add(address, most_there)
         self._add(_key(address, user), 1)
         self._add(_key(user), most)
 
@@ -141,10 +146,12 @@ class LoginLimits:
         """Addresses from which logins failed recently, at most 1,000, those with the most failures that count first."""
         most = self.settings.max_failures_per_address
         now_s = self._clock.monotonic_s()
-        places: list[tuple[float, float, str]] = []
+        places: dict[str, tuple[float, float]] = {}
         for number, (key, (_, at_s)) in enumerate(list(self._levels.items())):
-            if isinstance(key, str) and now_s - at_s < self.settings.window:
-                places.append((self._level(key, most), at_s, key))
+            if not isinstance(key, bytes) and now_s - at_s < self.settings.window:
+                address = key if isinstance(key, str) else key[0]
+                level, last_s = places.get(address, (0.0, at_s))
+                places[address] = (level + self._level(key, most), max(at_s, last_s))
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # others have their turn
         now_ns = self._clock.now_ns()
@@ -152,10 +159,12 @@ class LoginLimits:
             {
                 "address": address,
                 "counted": ceil(level),
-                "is_limited": level > most - 1,
+                "is_limited": self._is_full(address, most),
                 "last_failed_at": rfc3339(now_ns - round((now_s - at_s) * 1e9)),
             }
-            for level, at_s, address in nlargest(_MAX_LISTED, places)
+            for (level, at_s), address in nlargest(
+                _MAX_LISTED, ((measure, address) for address, measure in places.items())
+            )
         ]
 
     def tick(self) -> None:
@@ -168,7 +177,7 @@ class LoginLimits:
         message = "logins are refused, since too many have failed; the log names the addresses"
         self._alarms.set(ALARM, is_active, message, refused=self._since_alarm)
 
-    def _level(self, key: Hashable, most: int) -> float:
+    def _level(self, key: _Key, most: int) -> float:
         level, at_s = self._levels.get(key, (0.0, 0.0))
         return (
             max(0.0, level - (self._clock.monotonic_s() - at_s) * most / self.settings.window)
@@ -176,10 +185,10 @@ class LoginLimits:
             else 0.0
         )
 
-    def _is_full(self, key: Hashable, most: int) -> bool:
+    def _is_full(self, key: _Key, most: int) -> bool:
         return self._level(key, most) > most - 1
 
-    def _add(self, key: Hashable, most: int) -> None:
+    def _add(self, key: _Key, most: int) -> None:
         _put(self._levels, key, (min(self._level(key, most) + 1, most), self._clock.monotonic_s()))
 
 

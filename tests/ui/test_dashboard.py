@@ -228,9 +228,7 @@ def test_every_link_leads_to_a_page(page: Any, broker: Node, complaints: list[st
     sign_in(page, broker)
     waiting, seen = ["/"], {"/"}
     missing: set[str] = set()
-    page.on(
-        "response", lambda answer: missing.add(answer.url) if answer.status == 404 else None
-    )
+    page.on("response", lambda answer: missing.add(answer.url) if answer.status == 404 else None)
     while waiting:
         path = waiting.pop()
         answer = page.goto(f"{broker.url}{path}")

@@ -80,8 +80,8 @@ PAGES: Final = (
     "",
 )
 READS: Final = re.compile(
-    r"Copy|Explain|History|Previous|Next|Go|Newest|Rows|Export|Dead letters|Show|Hide the steps|Follow|Apply|Stop$|CSV|PNG"
-    r"|Table|\d+ (min|h|days)$|mosquitto|Python|MQTTX|A table|Another topic|Kafka"
+    r"Copy|Explain|History|Previous|Next|Go|Newest|Rows|Export|Dead letters|Show|Hide the steps|Follow|Apply|Stop$|CSV"
+    r"|PNG|Table|\d+ (min|h|days)$|mosquitto|Python|MQTTX|A table|Another topic|Kafka"
 )
 """Labels of buttons that change nothing."""
 

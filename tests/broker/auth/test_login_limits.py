@@ -112,6 +112,17 @@ async def test_an_address_with_too_many_wrong_logins_is_open_only_to_clients_kno
             BAD,
             LIMITED,
         ]
+        [row] = await node.server.hub.access.authenticators.limits.failures()
+        assert row["counted"] == 9, "the list has those of known clients too"
+
+
+@on_loop
+async def test_failures_of_a_known_client_are_listed_and_limit_no_other() -> None:
+    async with running(access=limited()) as node:
+        assert await login(node, "ann", "pencil", client="known") == 0
+        assert await login(node, "ann", client="known") == BAD
+        [row] = await node.server.hub.access.authenticators.limits.failures()
+        assert (row["address"], row["counted"], row["is_limited"]) == (HERE, 1, False)
 
 
 @on_loop
