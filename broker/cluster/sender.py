@@ -347,6 +347,16 @@ class RemoteCell:
         self.is_waited_for = True
 
     @property
+    def box(self) -> LinkBox | None:
+        """Where packets go, if they may go at once."""
+        return self.fast
+
+    @property
+    def messages_out(self) -> int:
+        """Live messages that were sent."""
+        return int(self.peer.sent_live.value)
+
+    @property
     def outlives(self) -> bool:
         """True if it gets messages without a connection, by the session log."""
         return self.is_durable

@@ -387,15 +387,15 @@ class RecordedRoutes:
             (entry.subscriber, entry.subscriber.box)
             for entry in islice(routes.entries, MAX_RECEIVERS)
         ]
-        before = [0 if box is None else box.messages_out for _, box in boxes]
+        before = [subscriber.messages_out for subscriber, _ in boxes]
         start_ns = time.time_ns()
         count: int = routes.deliver(message, topic)
         end_ns = time.time_ns()
-        for (session, box), messages_out in zip(boxes, before, strict=True):
-            is_sent = box is not None and box.messages_out != messages_out
+        for (subscriber, box), messages_out in zip(boxes, before, strict=True):
+            is_sent = box is not None and subscriber.messages_out != messages_out
             step = RecordedStep(
                 "delivery",
-                session.name,
+                subscriber.name,
                 start_ns,
                 end_ns,
                 message,

@@ -108,6 +108,11 @@ class Session(SessionState):
 
     # -- messages --
 
+    @property
+    def messages_out(self) -> int:
+        """Messages that were sent on its present connection."""
+        return 0 if self.box is None else self.box.messages_out
+
     def take_packets(self, packets: bytes, count: int) -> bool:
         """Send ``count`` encoded QoS 0 PUBLISH; False if ``deliver`` must check each first."""
         box = self.fast

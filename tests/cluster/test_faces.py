@@ -411,6 +411,29 @@ def test_a_tail_has_the_messages_of_all_cells(cells: Cells) -> None:
     assert seen == {"tail/a", "tail/b"}
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_captured_message_reaches_subscribers_of_another_cell(cells: Cells, qos: int) -> None:
+    topic, name = f"captured/{qos}", f"cross-{qos}"
+    reader, publisher = cells.client_of(1, "reader"), cells.client_of(0, "publisher")
+    cells.front.call("POST", "/captures", {"name": name, "filter": topic})
+    with Client(cells.nodes[1], reader) as first, Client(cells.nodes[0], publisher) as second:
+        first.subscribe(topic, qos)
+        second.publish(topic, b"x", qos)
+        assert first.take().payload == b"x"
+
+    def deliveries() -> list[tuple[str, str]]:
+        items = cells.front.call("GET", f"/captures/{name}/records")["items"]
+        return [
+            (step["name"], step["state"])
+            for item in items
+            for step in item["steps"]
+            if step["stage"] == "delivery"
+        ]
+
+    assert eventually(deliveries, 10) == [("cell 1", "queued" if qos == 2 else "sent")]
+    cells.front.call("DELETE", f"/captures/{name}")
+
+
 def test_a_tail_ends_after_so_many_messages_of_all_cells(cells: Cells) -> None:
     name = cells.client_of(1, "counted")
     with (
