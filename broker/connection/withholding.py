@@ -15,6 +15,7 @@ leave, and its queue drops by its policy until it acknowledges again.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from logging import getLogger
 from typing import Final, Protocol
@@ -133,6 +134,7 @@ class Withholding:
         self._silent: dict[Subscriber, Hashable] = {}
         self._paused: set[Connection] = set()
         self._messages = self._bytes = 0
+        self._numbers = itertools.count(1)
         self._most_bytes = context.settings.max_withheld_bytes
         self._due: dict[Subscriber, None] = {}
         metrics = context.metrics
@@ -277,9 +279,10 @@ class Withholding:
             self._pause(c)
         return acknowledgement
 
-    def hold_back(self, c: Connection, packet: bytes, packet_id: int, waits: int) -> Held:
-        """An answer to another packet than PUBLISH, which waits for several calls; acknowledgements wait behind it."""
-        return c.answers.hold(c, packet, -packet_id, 0, waits, self._resume)
+    def hold_back(self, c: Connection, packet: bytes, waits: int) -> Held:
+        """An answer to another packet than PUBLISH, which waits for several calls; acknowledgements wait behind it.
+        Each SUBSCRIBE is answered, also one that a client of MQTT 3.1 sends again."""
+        return c.answers.hold(c, packet, -next(self._numbers), 0, waits, self._resume)
 
     def _pause(self, c: Connection) -> None:
         """Do not read on from a publisher, unless others wait for it."""

@@ -82,6 +82,20 @@ class _Router:
         return sum(node.server.hub.router.subscription_count for node in self._nodes)
 
 
+class _Retained:
+    """The retained messages of all cells, each in the cell of its topic."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._all = [node.server.hub.retained for node in nodes]
+
+    def get(self, topic: str) -> Any:
+        return next((kept for some in self._all if (kept := some.get(topic))), None)
+
+    @property
+    def count(self) -> int:
+        return sum(some.count for some in self._all)
+
+
 class _Hub:
     """What tests look at in the hubs of all cells."""
 
@@ -89,7 +103,13 @@ class _Hub:
         self._nodes = nodes
         self.sessions = _Sessions(nodes)
         self.router = _Router(nodes)
+        self.retained = _Retained(nodes)
+        self.pipeline = nodes[0].server.hub.pipeline
         self.context = nodes[0].server.hub.context
+
+    def use_settings(self, settings: Any) -> None:
+        for node in self._nodes:
+            node.server.hub.use_settings(settings)
 
     @property
     def connections(self) -> list[Any]:

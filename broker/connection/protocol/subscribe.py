@@ -163,9 +163,8 @@ class Subscribing:
         if waits <= 0:
             c.answer_fitting(work.suback(), waits=is_stored)
             return
-        packet = work.suback()
-        if (encoded := c.fitting(packet)) is not None:
-            suback = self._withholding.hold_back(c, encoded, packet.packet_id, waits + is_stored)
+        if (encoded := c.fitting(work.suback())) is not None:
+            suback = self._withholding.hold_back(c, encoded, waits + is_stored)
         if is_stored:
             self._context.writer.when_committed(stored)
 
