@@ -2,7 +2,8 @@
 
 A message with RETAIN goes to the cell of its topic by the session log of the publisher's cell, in the commit group of
 all that it leaves there, so no crash of either loses or doubles it. Its acknowledgement waits until that cell has
-it stored, or says why it is refused. What begins with ``$SYS`` is each cell's own.
+it stored, or says why it is refused. What begins with ``$SYS`` is each cell's own, but for
+states of bridges.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from broker.core.message import Message
 from broker.core.receipt import Acknowledgement
 from broker.core.stage import Refusable, Refusal
 from broker.core.stored import CorruptMessage
-from broker.core.topic import SYS_PREFIX
+from broker.core.topic import SYS_PREFIX, is_bridge_state
 from broker.routing.retained_record import Origin, decode_retained, encode_retained
 from broker.routing.router import Target
 
@@ -157,7 +158,8 @@ class RetainedOfCells:
 
     def has(self, topic: str) -> bool:
         """See ``Owners``."""
-        return not topic.startswith(SYS_PREFIX) and not self._place.has(topic)
+        is_own = topic.startswith(SYS_PREFIX) and not is_bridge_state(topic)
+        return not is_own and not self._place.has(topic)
 
     async def among(self, topics: Sequence[str]) -> set[str]:
         """See ``Owners``."""

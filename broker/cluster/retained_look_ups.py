@@ -39,7 +39,7 @@ from broker.connection.hub import Hub
 from broker.core.cells import Place
 from broker.core.errors import PeerError
 from broker.core.message import Message
-from broker.core.topic import SYSTEM_LEVEL, TopicFilter
+from broker.core.topic import SYSTEM_LEVEL, TopicFilter, system_of_clients
 from broker.core.topic_keys import FilterWalk, topic_of
 from broker.routing.retained_record import decode_retained, origin_of, stamp_of
 
@@ -322,7 +322,8 @@ class LookUps:
 
     def covers(self, topic_filter: TopicFilter) -> bool:
         """True if other cells may have retained messages that match."""
-        return topic_filter.levels[0] != SYSTEM_LEVEL
+        levels = topic_filter.levels
+        return levels[0] != SYSTEM_LEVEL or bool(system_of_clients(levels))
 
     def begin(
         self, topic_filter: TopicFilter, on_more: Callable[[], None], state: bytes | None = None

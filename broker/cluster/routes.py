@@ -2,7 +2,7 @@
 
 Subscriptions are counted by filter and *kind*: their QoS, whether they want RETAIN as it was published, and whether
 QoS 1 and 2 messages must be kept for them on disk. A cell announces one kind for each filter, which covers all of
-its subscriptions, whenever it changes.
+its subscriptions, whenever it changes. Of ``$SYS``, it announces filters of messages about clients only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from broker.core.subscription import Subscription
-from broker.core.topic import SYSTEM_LEVEL
+from broker.core.topic import SYSTEM_LEVEL, system_of_clients
 from broker.routing.router import Subscriber
 
 _RETAINS: Final = 3
@@ -82,10 +82,14 @@ class Interest:
             self._count(subscription, kind, 1)
 
     def _count(self, subscription: Subscription, kind: int, change: int) -> None:
-        topic_filter = subscription.filter
-        if topic_filter.levels[0] == SYSTEM_LEVEL:  # each cell publishes its own
-            return
-        text = topic_filter.text
+        levels = subscription.filter.levels
+        if levels[0] == SYSTEM_LEVEL:
+            for text in system_of_clients(levels):
+                self._count_filter(text, kind, change)
+        else:
+            self._count_filter(subscription.filter.text, kind, change)
+
+    def _count_filter(self, text: str, kind: int, change: int) -> None:
         before = self._counts.get(text, 0)
         after = before + (change << _BITS * kind)
         if after:

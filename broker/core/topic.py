@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from sys import intern
+from typing import Final
 
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -70,6 +71,18 @@ def is_reserved(topic: str) -> bool:
 def is_bridge_state(topic: str) -> bool:
     """Return whether bridges of mosquitto publish on a topic that they are connected: ``1``, or ``0`` as their will."""
     return topic.startswith(f"{SYS_PREFIX}broker/connection/") and topic.endswith("/state")
+
+
+_SYSTEM_OF_CLIENTS: Final = tuple(
+    tuple(f"{SYS_PREFIX}{rest}".split("/"))
+    for rest in ("broker/connection/+/state", "brokers/+/clients/+/+")
+)
+
+
+def system_of_clients(levels: tuple[str, ...]) -> list[str]:
+    """The filters of ``$SYS`` topics with messages about a client, of those that a ``$SYS`` filter may match: states of
+    bridges, and clients that come and go. All else there are figures, which each cell publishes to its own clients."""
+    return ["/".join(some) for some in _SYSTEM_OF_CLIENTS if overlaps(levels, some)]
 
 
 def reserved_topic(topic: str) -> PeerError:

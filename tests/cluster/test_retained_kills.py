@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -12,7 +13,7 @@ from typing import Any
 
 from broker.codec.packets import Connect, PubAck, Publish, SubscriptionRequest
 from broker.core.cells import Place
-from tests.support.node import Node
+from tests.support.node import Node, eventually
 from tests.support.waiting import until
 from tests.support.wire import WireClient
 
@@ -72,7 +73,7 @@ async def _killed_rounds(node: Node) -> None:
     publishers = [Publisher(port, names_of(cell, "p", 1)[0]) for cell in (0, 1)]
     last: dict[str, bytes] = {}
     for number in range(_ROUNDS):
-        victim = node.cell(number % 2)
+        victim = eventually(partial(node.cell, number % 2))
         at = chance.randrange(_MESSAGES)
         for message in range(_MESSAGES):
             topic = chance.choice(topics)

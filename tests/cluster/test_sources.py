@@ -39,6 +39,11 @@ def read_by(node: Node, path: str = "/sources/in") -> dict[str, Any]:
     return source
 
 
+def kill_cell(node: Node, cell: int) -> None:
+    """Kill a cell, which may have been killed a moment ago and not be there again."""
+    eventually(lambda: node.cell(cell)).send_signal(signal.SIGKILL)
+
+
 class Readers:
     """A durable session in each cell, for what a rule makes of records."""
 
@@ -113,7 +118,7 @@ def test_a_source_of_mqtt_runs_in_one_cell_and_moves_with_its_session(
             for number in range(40):
                 sender.publish("up/a", str(number), 2)
                 if number in (10, 25):
-                    node.cell(1).send_signal(signal.SIGKILL)
+                    kill_cell(node, 1)
             eventually(lambda: read_by(node)["status"] == "connected", 120)
             [first, _] = readers._clients
             got = [int(first.take().payload) for _ in range(40)]
@@ -169,7 +174,7 @@ def test_a_source_of_kafka_runs_in_one_cell(tmp_path: Path, node: Node) -> None:
             numbers = range(turn * 100, turn * 100 + 100)
             asyncio.run(topic.send(*(b"%d" % number for number in numbers)))
             if turn < 2:
-                node.cell(1).send_signal(signal.SIGKILL)
+                kill_cell(node, 1)
         [first, _] = readers._clients
         got = [int(first.take().payload) for _ in range(300)]
         assert sorted(got) == list(range(300))
