@@ -114,8 +114,8 @@ _NONE_HELD: Final[Mapping[int, Held]] = {}
 class Answers:
     """``waiting`` are gathered in the present read, with the publishes that they acknowledge in ``stored``; ``batches``
     are those of earlier reads, each tied to a commit. ``held`` are acknowledgements that wait for subscribers or behind
-    one that does, by packet identifier, or by a negative number for a SUBACK. ``unacknowledged`` counts the PUBACKs among
-    all.
+    one that does, by packet identifier, or by a negative number for a SUBACK. ``unacknowledged`` counts the PUBACKs
+    among all.
 
     The connection comes with each call: with a reference to it here, one that ended would wait for the collector.
     """
