@@ -334,7 +334,7 @@ async def test_a_kill_of_the_broker_cuts_connections_and_their_wills_are_due(
             watcher = await lasting(node, name)
             assert await payloads(watcher, 1) == [b"gone"]
             await watcher.silence()
-        await node.writer.committed()
+        await node.written()
     async with on_disk(tmp_path) as node:
         watcher = await lasting(node, "awatcher")
         await watcher.silence()
