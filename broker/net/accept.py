@@ -412,7 +412,11 @@ class Acceptor:
         except OSError:
             return None
         origin = replace(
-            origin, first=bytes(entrance.data), is_upgraded=entrance.is_upgraded, waiting=waiting
+            origin,
+            first=bytes(entrance.data),
+            is_upgraded=entrance.is_upgraded,
+            pongs=entrance.pongs,
+            waiting=waiting,
         )
         client_id = steering.client_of(entrance, self._with_peer(origin, link))
         if not client_id or steering.cells.has(client_id):

@@ -55,7 +55,17 @@ class Cells(Protocol):
 class Entrance:
     """Bytes of a connection until the CONNECT is there. Does no I/O."""
 
-    __slots__ = ("_frames", "_hosts", "_inner", "_most", "_web", "data", "is_done", "is_upgraded")
+    __slots__ = (
+        "_frames",
+        "_hosts",
+        "_inner",
+        "_most",
+        "_web",
+        "data",
+        "is_done",
+        "is_upgraded",
+        "pongs",
+    )
 
     def __init__(
         self, web: WebSocketSettings | None, hosts: AllowedHosts | None, most: int
@@ -69,6 +79,8 @@ class Entrance:
         """Bytes that the link has to get."""
         self._inner = bytearray()
         self.is_upgraded = False
+        self.pongs = 0
+        """Number of pings in ``data`` that were answered."""
         self.is_done = False
         """True if nothing more has to be read: the CONNECT is there, or will never be."""
 
@@ -98,6 +110,10 @@ class Entrance:
                 self.is_done = True
             else:
                 self._look(self._inner)
+                replies = self._frames.replies
+                self.pongs += len(replies)
+                answer += b"".join(replies)
+                replies.clear()
         return answer
 
     def _look(self, data: bytearray) -> None:
@@ -173,4 +189,5 @@ class Doorway(asyncio.Protocol):
             local_address=f"{ours[0]}:{ours[1]}",
             first=bytes(self.entrance.data),
             is_upgraded=self.entrance.is_upgraded,
+            pongs=self.entrance.pongs,
         )

@@ -61,6 +61,8 @@ class Origin:
     """True if the connection carries MQTT without a WebSocket, whatever its listener speaks."""
     is_upgraded: bool = False
     """True if a WebSocket's request was answered."""
+    pongs: int = 0
+    """Pings of a WebSocket among ``first`` that were answered."""
     refusal: int = 0
     """Reason code that its CONNECT is refused with, 0 for none."""
     waiting: Guest | None = None

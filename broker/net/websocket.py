@@ -34,7 +34,7 @@ _OPENING, _OPEN, _CLOSING, _CLOSED = range(4)
 class WebSocketLink(TcpLink):
     """One WebSocket. What was asked to be written in a turn of the loop leaves as one frame."""
 
-    __slots__ = ("_frames", "_head", "_hosts", "_settings", "_state")
+    __slots__ = ("_frames", "_head", "_hosts", "_pongs", "_settings", "_state")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class WebSocketLink(TcpLink):
         self._hosts = hosts
         self._frames = FrameReader(settings.max_frame_size)
         self._head = b""
+        self._pongs = 0 if origin is None else origin.pongs
         self._state = _OPEN if origin is not None and origin.is_upgraded else _OPENING
         self.data_received = self._received  # type: ignore[method-assign]
 
@@ -72,6 +73,9 @@ class WebSocketLink(TcpLink):
             self._owner.refused(self.peer_host, "websocket_frame", str(error))
             self._bid_farewell(error.code, str(error))
             return
+        if self._pongs:  # in what was read until the CONNECT, which is the first to come here
+            del frames.replies[: self._pongs]
+            self._pongs = 0
         if frames.replies:
             self._transport.write(b"".join(frames.replies))
             frames.replies.clear()

@@ -104,7 +104,6 @@ async def test_one_message_a_topic_is_retained_beyond_its_session(
     assert (got.topic, got.payload, got.qos, got.retain) == ("kept", b"2", 1, True)
 
 
-@pytest.mark.one_process
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("own:N20")

@@ -440,7 +440,7 @@ async def test_who_breaks_the_protocol_before_the_welcome_hears_it_in_the_connac
         store.allow.set()
 
 
-@pytest.mark.one_process
+@pytest.mark.one_process("breaks the registry of one cell")
 @pytest.mark.statement("5:3.2.0-1", "3:3.2.0-1")
 @VERSIONS
 @on_loop

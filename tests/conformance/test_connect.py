@@ -733,7 +733,9 @@ async def test_a_connect_without_a_readable_length_closes(data: bytes) -> None:
         assert await client.closed() == []
 
 
-@pytest.mark.one_process
+@pytest.mark.one_process(
+    "cells keep a connection without a CONNECT elsewhere: tests/cluster/test_steering.py"
+)
 @pytest.mark.statement("5:3.1.0-1", "3:3.1.0-1")
 @on_loop
 async def test_who_says_nothing_is_cut_off() -> None:

@@ -258,7 +258,7 @@ async def test_a_session_that_never_was_to_last_ends_when_a_later_connect_says_s
         assert not list(node.writer.store.scan(b"subscriptions/"))
 
 
-@pytest.mark.one_process
+@pytest.mark.one_process("counts what the registry of one cell keeps")
 @pytest.mark.statement("5:4.1.0-2")
 @on_loop
 async def test_many_ends_at_once_and_many_returns_cost_little() -> None:

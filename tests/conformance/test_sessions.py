@@ -438,7 +438,7 @@ async def test_a_message_that_the_client_refuses_is_done_and_counted(
 # -- the store --
 
 
-@pytest.mark.one_process
+@pytest.mark.one_process("counts records; each cell with sessions has its own")
 @pytest.mark.statement("own:N15", "own:N16")
 @on_loop
 async def test_a_message_is_stored_once_however_many_wait_for_it_and_no_longer_than_they_do(
@@ -567,7 +567,7 @@ class Unreadable(GatedStore):
         return super().read(shard, from_offset, limit)
 
 
-@pytest.mark.one_process
+@pytest.mark.one_process("one store fails, other cells have theirs")
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("own:N8")
 @on_loop
@@ -598,7 +598,7 @@ async def test_a_store_that_cannot_be_read_refuses_those_whose_session_needs_it(
         assert (await client.expect(Publish)).payload == b"x"
 
 
-@pytest.mark.one_process
+@pytest.mark.one_process("looks at offsets in the log of one cell")
 @pytest.mark.statement("own:N6")
 @on_loop
 async def test_offsets_that_were_lost_with_their_group_do_not_swallow_what_follows() -> None:

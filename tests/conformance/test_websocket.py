@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.net.listener import Listener
 from broker.net.settings import NamedListener, WsListenerSettings
+from tests.support.cells import PLAIN
 from tests.support.connections import dial
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.raw import DEADLINE_S, PINGREQ, PINGRESP, RawClient, connect, publish
@@ -17,6 +17,7 @@ from tests.support.raw import DEADLINE_S, PINGREQ, PINGRESP, RawClient, connect,
 VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
 BINARY, TEXT, CONTINUATION, CLOSE, PING, PONG = 2, 1, 0, 8, 9, 10
 FIN = 0x80
+WEBSOCKET = NamedListener(WsListenerSettings(bind="127.0.0.1:0"), "w")
 MASK = b"\x37\xfa\x21\x3d"
 
 
@@ -77,16 +78,10 @@ class WebSocket:
 
 
 @asynccontextmanager
-async def listening(node: Node) -> AsyncIterator[int]:
-    """A WebSocket listener as it is by default; its port."""
-    listener = Listener(
-        NamedListener(WsListenerSettings(bind="127.0.0.1:0"), "w"), node.server.hub, node.metrics
-    )
-    _, port = await listener.open()
-    try:
-        yield port
-    finally:
-        listener.close()
+async def listening() -> AsyncIterator[tuple[Node, int]]:
+    """A server with a WebSocket listener as it is by default, and its port."""
+    async with running(listeners=(*PLAIN, WEBSOCKET)) as node:
+        yield node, node.ports[1]
 
 
 async def opened(port: int) -> WebSocket:
@@ -101,13 +96,12 @@ def connack_size(version: int) -> int:
     return 16 if version == 5 else 4
 
 
-@pytest.mark.one_process
 @pytest.mark.statement("5:6.0.0-1", "3:6.0.0-1")
 @VERSIONS
 @pytest.mark.parametrize("when", ["first", "later"])
 @on_loop
 async def test_a_text_frame_closes(version: int, when: str) -> None:
-    async with running() as node, listening(node) as port:
+    async with listening() as (node, port):
         watcher = await RawClient.connected(node.port, connect(4, "w"))
         await watcher.subscribed(4, ("#", 0))
         socket = await opened(port)
@@ -122,7 +116,6 @@ async def test_a_text_frame_closes(version: int, when: str) -> None:
         assert node.server.hub.sessions.get("c") is None
 
 
-@pytest.mark.one_process
 @pytest.mark.statement("5:6.0.0-2", "3:6.0.0-2")
 @VERSIONS
 @pytest.mark.parametrize("cut", ["whole", "bytes", "joined", "fragments"])
@@ -141,7 +134,7 @@ async def test_packets_and_frames_have_no_common_boundaries(version: int, cut: s
             frame(CONTINUATION, whole[20:]),
         ],
     }[cut]
-    async with running() as node, listening(node) as port:
+    async with listening() as (node, port):
         watcher = await RawClient.connected(node.port, connect(version, "w"))
         await watcher.subscribed(version, ("t", 0))
         socket = await opened(port)
@@ -153,7 +146,6 @@ async def test_packets_and_frames_have_no_common_boundaries(version: int, cut: s
         await watcher.expect(publish(version, "t", b"x" * 50))
 
 
-@pytest.mark.one_process
 @pytest.mark.statement("5:6.0.0-4", "3:6.0.0-4")
 @pytest.mark.parametrize(
     ("offered", "chosen"),
@@ -170,7 +162,7 @@ async def test_packets_and_frames_have_no_common_boundaries(version: int, cut: s
 async def test_the_handshake_answers_with_the_name_of_mqtt(
     offered: str | None, chosen: str | None
 ) -> None:
-    async with running() as node, listening(node) as port:
+    async with listening() as (node, port):
         socket = WebSocket(*await dial(port))
         lines = await socket.ask(subprotocols=offered)
         answered = [
@@ -185,27 +177,29 @@ async def test_the_handshake_answers_with_the_name_of_mqtt(
             assert await socket.received(4) == b"\x20\2\0\0"
 
 
-@pytest.mark.one_process
 @pytest.mark.statement("own:websocket-path", "own:N25")
 @on_loop
 async def test_any_path_is_accepted_and_control_frames_are_answered() -> None:
-    async with running() as node, listening(node) as port:
+    async with listening() as (node, port):
         for path in ("/", "/ws", "/mqtt", "/a/b?c=d"):
             elsewhere = WebSocket(*await dial(port))
             assert (await elsewhere.ask(path=path))[0].startswith("HTTP/1.1 101 ")
         socket = await opened(port)
         socket.send(frame(PING, b"are you there"))
         assert await socket.frame() == (PONG, b"are you there")
+        # the one above is answered once, also when the CONNECT is behind it
+        socket.send(frame(PING, b"still there"), frame(BINARY, connect(4)))
+        assert await socket.frame() == (PONG, b"still there")
+        await socket.received(connack_size(4))
         socket.send(frame(CLOSE, (1000).to_bytes(2)))
         assert await socket.closed() == 1000
         assert await socket.reader.read() == b""
 
 
-@pytest.mark.one_process
 @pytest.mark.statement("5:4.13.1-1", "5:6.0.0-1")
 @on_loop
 async def test_a_mistake_is_told_before_the_websocket_closes() -> None:
-    async with running() as node, listening(node) as port:
+    async with listening() as (node, port):
         socket = await opened(port)
         socket.send(frame(BINARY, connect(5, "c", b"\x17\0")))
         await socket.received(16)

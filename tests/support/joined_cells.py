@@ -124,6 +124,7 @@ class _Server:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self.hub = _Hub(nodes)
+        self.publisher = nodes[0].server.publisher
 
     def use_settings(self, settings: Any) -> None:
         for node in self._nodes:
