@@ -1,4 +1,8 @@
-"""Shared subscriptions: section 4.8.2 of MQTT 5.0, and what was proposed before (MQTT-234)."""
+"""Shared subscriptions: section 4.8.2 of MQTT 5.0, and what was proposed before (MQTT-234).
+
+Members of the publisher's cell come first. So where several have to get something, `max_inflight` is as small as what
+one of them is to have.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +94,7 @@ async def test_other_ways_to_write_a_group_are_ordinary_filters(text: str) -> No
 
 
 @VERSIONS
+@pytest.mark.one_process  # members of the publisher's cell come first
 @pytest.mark.statement("own:share-group")
 @on_loop
 async def test_a_queue_is_a_group_without_a_name(version: int) -> None:
@@ -240,7 +245,7 @@ async def test_each_member_has_its_own_qos_and_subscription_identifier() -> None
 @pytest.mark.statement("5:4.8.2-4", "5:4.8.2-5", "own:M-note-3", "own:C4")
 @on_loop
 async def test_qos_2_is_finished_with_the_member_that_has_it() -> None:
-    async with running() as node:
+    async with running(max_inflight=1) as node:
         one, other = await lasting_member(node, "one", 2), await member(node, "other", qos=2)
         await published(node, b"1", b"2", qos=2)
         packet = await one.expect(Publish)
@@ -261,7 +266,7 @@ async def test_qos_2_is_finished_with_the_member_that_has_it() -> None:
 @pytest.mark.statement("5:4.8.2-5")
 @on_loop
 async def test_qos_2_of_a_session_that_has_ended_is_given_to_nobody() -> None:
-    async with running() as node:
+    async with running(max_inflight=1) as node:
         one, other = [await member(node, name, qos=2) for name in ("one", "other")]
         await published(node, b"1", b"2", qos=2)
         await one.expect(Publish)
@@ -275,7 +280,7 @@ async def test_qos_2_of_a_session_that_has_ended_is_given_to_nobody() -> None:
 @pytest.mark.statement("own:share-reassign", "own:M-note-4", "own:C4")
 @on_loop
 async def test_qos_1_that_a_lost_member_has_not_acknowledged_goes_to_another(version: int) -> None:
-    async with running() as node:
+    async with running(max_inflight=2) as node:
         one, other = [await member(node, name, version) for name in ("one", "other")]
         await published(node, b"1", b"2", b"3", b"4")
         mine = [(await one.expect(Publish)).payload for _ in range(2)]
@@ -290,7 +295,7 @@ async def test_qos_1_that_a_lost_member_has_not_acknowledged_goes_to_another(ver
 @pytest.mark.statement("5:4.8.2-6", "own:M-note-5")
 @on_loop
 async def test_what_a_member_refuses_is_discarded_and_counted(code: int) -> None:
-    async with running() as node:
+    async with running(max_inflight=1) as node:
         one, other = [await member(node, name, qos=2) for name in ("one", "other")]
         await published(node, b"1", b"2")
         one.send(PubAck((await one.expect(Publish)).packet_id, code))
@@ -320,7 +325,7 @@ async def test_what_is_too_large_for_one_member_goes_to_another() -> None:
 @pytest.mark.statement("own:share-absent", "own:A2", "own:C3")
 @on_loop
 async def test_absent_members_are_passed_over_and_the_first_that_returns_has_what_waits() -> None:
-    async with running() as node:
+    async with running(max_inflight=2) as node:
         one, two = await lasting_member(node, "one"), await lasting_member(node, "two")
         clean = await member(node, "clean")
         await one.close()
