@@ -44,6 +44,8 @@ CONFIG: Final = "lake.run_spark = false\noverload.enable = false\n"
 MOST_PACKETS: Final = 1500
 """A kill comes after so many packets to all clients at most."""
 TOPICS: Final = 20
+PROBE_END: Final = "c/end"
+"""Topic of the last message of a probe."""
 WILL_DELAY_S: Final = 1
 SHORT_EXPIRY_S: Final = 1
 _GONE: Final = (ConnectionError, OSError, TimeoutError, asyncio.IncompleteReadError)
@@ -152,6 +154,7 @@ class World:
         await self.absent.leave()
         for client in (*self.publishers, self.keeper, self.churner):
             await client.connect(port)
+        await self._begin_churn()
         await _retain(port, "end", b"end")
 
     async def round(self, number: int) -> None:
@@ -361,11 +364,17 @@ class World:
         )
         self.figures.wills = len(self.wills_told)
 
+    async def _begin_churn(self) -> None:
+        """The subscription that the churner keeps: the last message of a probe comes behind all others."""
+        self.churner.ask(PROBE_END, 2)
+        await self._until(lambda: self.churner.told.get(PROBE_END), "the first SUBACK")
+
     async def _check_subscriptions(self) -> None:
         """A message to every filter that the churner may have: it gets those that it was told of, with their QoS."""
         churner = self.churner
-        possible = list(churner.possible())
         await self._connect([churner])
+        await self._until(lambda: not churner.is_waiting, f"an answer to {churner.asked}")
+        possible = list(churner.possible())
         probe = churner.next_probe()
         async with await self._guest(Connect("prober", 5)) as prober:
             for number, topic in enumerate(churner.told, 1):
@@ -374,7 +383,7 @@ class World:
                 prober.send(PubRel(number))
                 await prober.expect(PubComp)
         await self._until(
-            lambda: churner.got in possible,
+            lambda: PROBE_END in churner.got and churner.got in possible,
             lambda: f"subscriptions {churner.got} are none of {possible}",
         )
         churner.told = {name: churner.got.get(name) for name in churner.told}
@@ -390,7 +399,7 @@ class World:
                     raise BrokenPromise(f"the session of {client_id} has outlived its expiry")
             self.sessions_left.remove((client_id, left_s))
 
-    async def _until(self, is_so: Callable[[], bool], what: str | Callable[[], str]) -> None:
+    async def _until(self, is_so: Callable[[], object], what: str | Callable[[], str]) -> None:
         """Wait for a condition; fails when a client saw a broken promise, the broker is gone, or nothing comes to
         anybody for so long."""
         deadline_s, seen = time.monotonic() + DEADLINE_S, self._packets

@@ -380,6 +380,9 @@ class Churner(Lasting):
         """The QoS granted by filter, None where it is not subscribed."""
         self.asked: tuple[str, int | None] | None = None
         """What was asked and is not answered."""
+        self._request_id = 0
+        self.is_waiting = False
+        """True if the answer is to come on the present connection."""
         self.got: dict[str, int] = {}
         """The QoS of the present probe as it came, by topic."""
         self.probe = 0
@@ -393,11 +396,16 @@ class Churner(Lasting):
     def ask(self, name: str, qos: int | None) -> None:
         """Ask for this one."""
         self.asked = name, qos
+        self.is_waiting = True
+        self._request_id = self._request_id % _MAX_PACKET_ID + 1
         self.send(
-            Unsubscribe(1, [name])
+            Unsubscribe(self._request_id, [name])
             if qos is None
-            else Subscribe(1, [SubscriptionRequest(name, qos)])
+            else Subscribe(self._request_id, [SubscriptionRequest(name, qos)])
         )
+
+    def resume(self) -> None:
+        self.is_waiting = False
 
     def take(self, packet: Packet) -> None:
         if isinstance(packet, Publish):
@@ -408,7 +416,12 @@ class Churner(Lasting):
             self.send(PubComp(packet.packet_id))
         elif isinstance(packet, SubAck | UnsubAck) and self.asked is not None:
             name, qos = self.asked
-            self.told[name], self.asked = qos, None
+            if (
+                isinstance(packet, UnsubAck) is not (qos is None)
+                or packet.packet_id != self._request_id
+            ):
+                raise BrokenPromise(f"{self.client_id} was sent {packet} for {self.asked}")
+            self.told[name], self.asked, self.is_waiting = qos, None, False
             if self.is_churning:
                 self.change()
         else:
