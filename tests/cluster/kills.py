@@ -114,8 +114,10 @@ class Group:
 
 
 class Member(Subscriber):
-    """A member of a share group with a session on disk."""
+    """A member of a share group with a session on disk, and with so small a window that other cells' members get
+    messages, too."""
 
+    receive_maximum = 4
     group: Group
     filters: tuple[SubscriptionRequest, ...]
 

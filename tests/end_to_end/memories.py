@@ -76,6 +76,8 @@ class Lasting:
 
     is_clean = False
     """True if each connection begins a session of its own."""
+    receive_maximum = 0
+    """Receive Maximum that an MQTT 5 client asks for, 0 for none."""
 
     def __init__(self, client_id: str, version: int, noticed: Callable[[], None]) -> None:
         self.client_id, self.version = client_id, version
@@ -95,6 +97,8 @@ class Lasting:
         """
         keeps = self.version == 5 and not self.is_clean
         properties = {"Session-Expiry-Interval": HOUR_S} if keeps else {}
+        if self.receive_maximum:
+            properties["Receive-Maximum"] = self.receive_maximum
         connect = Connect(
             self.client_id, self.version, self.is_clean, will=self.will(), properties=properties
         )
@@ -305,7 +309,8 @@ class Subscriber(Lasting):
             self._subscribing.set_result(packet)
         else:
             super().take(packet)
-        if self.is_prompt or len(self._unanswered) > 8 or self._chance.random() < 0.3:
+        most = self.receive_maximum // 2 or 8
+        if self.is_prompt or len(self._unanswered) > most or self._chance.random() < 0.3:
             self.answer()
 
     def _take_publish(self, packet: Publish) -> None:
