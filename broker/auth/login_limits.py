@@ -31,7 +31,7 @@ log = get_logger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _Key: TypeAlias = str | bytes | tuple[str]
-"""Of a measure: an address; a digest that has the user; the address of known clients, in a tuple."""
+"""Key of a measure: an address; a digest that has the user; the address of known clients, in a tuple."""
 
 ALARM: Final = "logins_limited"
 # Measures, and clients that are known: some 20 MB of each at most. The oldest go first.
@@ -126,9 +126,8 @@ class LoginLimits:
         most_there = self.settings.max_failures_per_address
         if (key := _key(address, user, client)) in self._known:
             self._add(key, most)
-            self._add(
-                (address,), most_there
-            )  # for the list: they limit no other client of the address
+            # for the list: they limit no other client of the address
+            self._add((address,), most_there)
             return
         self._add(address, most_there)
         self._add(_key(address, user), 1)

@@ -162,7 +162,7 @@ async def test_packets_and_frames_have_no_common_boundaries(version: int, cut: s
 async def test_the_handshake_answers_with_the_name_of_mqtt(
     offered: str | None, chosen: str | None
 ) -> None:
-    async with listening() as (node, port):
+    async with listening() as (_node, port):
         socket = WebSocket(*await dial(port))
         lines = await socket.ask(subprotocols=offered)
         answered = [
@@ -180,7 +180,7 @@ async def test_the_handshake_answers_with_the_name_of_mqtt(
 @pytest.mark.statement("own:websocket-path", "own:N25")
 @on_loop
 async def test_any_path_is_accepted_and_control_frames_are_answered() -> None:
-    async with listening() as (node, port):
+    async with listening() as (_node, port):
         for path in ("/", "/ws", "/mqtt", "/a/b?c=d"):
             elsewhere = WebSocket(*await dial(port))
             assert (await elsewhere.ask(path=path))[0].startswith("HTTP/1.1 101 ")
@@ -199,7 +199,7 @@ async def test_any_path_is_accepted_and_control_frames_are_answered() -> None:
 @pytest.mark.statement("5:4.13.1-1", "5:6.0.0-1")
 @on_loop
 async def test_a_mistake_is_told_before_the_websocket_closes() -> None:
-    async with listening() as (node, port):
+    async with listening() as (_node, port):
         socket = await opened(port)
         socket.send(frame(BINARY, connect(5, "c", b"\x17\0")))
         await socket.received(16)
