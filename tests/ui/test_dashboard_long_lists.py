@@ -43,7 +43,13 @@ SAVED: Final = {
     "users": {"name": "one", "password": "a long password"},
     "accounts": {"name": "one", "role": "viewer", "password": "a long password"},
     "tokens": {"name": "one", "role": "viewer"},
-    "access/rules": {"name": "one", "permission": "allow", "topics": ["a/#"]},
+    # about one client, since each publish is compared with rules about all of them
+    "access/rules": {
+        "name": "one",
+        "permission": "allow",
+        "who": {"clientid": "one"},
+        "topics": ["a/#"],
+    },
     "schemas": {"name": "one", "type": "json", "source": "{}"},
 }
 """One of each is created by the API; the others are its line in the file, with another name."""
@@ -175,6 +181,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with serving(directory, config=CONFIG) as node:
         for path, spec in SAVED.items():
             node.call("POST", f"/{path}", spec)
+        with node.client() as http:
+            for number in range(1_000):
+                http.put(f"/secrets/one-{number:05}", json={"value": "x"}).raise_for_status()
     repeat(directory)
     stock(directory)
     node = Node(directory, config=CONFIG).start(timeout_s=300)
@@ -183,11 +192,11 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             closing(socket.create_connection(node.mqtt)) as sender,
             closing(socket.create_connection(node.mqtt)) as reader,
         ):
+            for link, client_id in ((sender, "filler"), (reader, "reader")):
+                link.sendall(raw.connect(4, client_id))  # at once: a silent one is disconnected
             publish(node, sender)
             subscribe(reader)
             with node.client() as http:
-                for number in range(1_000):
-                    http.put(f"/secrets/one-{number:05}", json={"value": "x"}).raise_for_status()
                 for number in range(100):
                     spec = {"name": f"c{number:02}", "filter": "none/#"}
                     http.post("/captures", json=spec).raise_for_status()
@@ -200,7 +209,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def _answers(link: socket.socket, end: bytes) -> None:
     answers = b""
     while not answers.endswith(end):
-        answers += link.recv(65_536)
+        received = link.recv(65_536)
+        assert received, "the broker closed the connection"
+        answers += received
 
 
 def publish(node: Node, link: socket.socket) -> None:
@@ -208,7 +219,6 @@ def publish(node: Node, link: socket.socket) -> None:
     deny = {"name": "deny", "topics": ["refused/#"], "strategy": "all_pass"}
     checks = [{"type": "sql", "sql": "SELECT 1 AS one WHERE 1 = 2"}]
     node.call("POST", "/validations", deny | {"failure_action": "drop", "checks": checks})
-    link.sendall(raw.connect(4, "filler"))
     for number in range(COUNT):
         for topic in (
             f"kept/{number:05}",
@@ -222,7 +232,6 @@ def publish(node: Node, link: socket.socket) -> None:
 
 
 def subscribe(link: socket.socket) -> None:
-    link.sendall(raw.connect(4, "reader"))
     for start in range(0, COUNT, 1000):
         filters = [
             (f"$share/crew-{number:05}/none/{number}", 0) for number in range(start, start + 1000)

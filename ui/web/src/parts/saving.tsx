@@ -81,18 +81,8 @@ export function useDraft<T>(key: string, initial: T, etag = "", kept: (value: T)
       return { base: saved, etag: tag, value: isSame ? saved : known.value, isRestored: false, latest };
     });
   // not ``initial``: the live channel may be behind what was saved here
-  const discard = () =>
-    setState(({ latest }) => ({ base: latest.value, ...latest, isRestored: false, latest }));
-  return {
-    value,
-    base,
-    etag: state.etag,
-    set,
-    isChanged,
-    isRestored: isRestored && isChanged,
-    discard,
-    settle,
-  };
+  const discard = () => setState(({ latest }) => ({ base: latest.value, ...latest, isRestored: false, latest }));
+  return { value, base, etag: state.etag, set, isChanged, isRestored: isRestored && isChanged, discard, settle };
 }
 
 export function DraftStrip({ draft }: { draft: { isRestored: boolean; discard: () => void } }) {

@@ -5,17 +5,25 @@ import { type Kind, KINDS } from "../../api/kinds";
 import { Card } from "../../parts/card";
 import type { KindPage, Tab } from "../../parts/kind-page";
 import { Test } from "../../parts/probe";
+import { bytes, duration } from "../../parts/format";
 import { SpecForm } from "../../parts/spec-form";
-import { Facts } from "../../parts/value";
+import { Facts, Value } from "../../parts/value";
 
 type Members = Record<string, unknown>;
+
+/** The value and the default of a setting with the unit that its type says. */
+function withUnit(object: Members): Members {
+  const { type, value } = object;
+  const drawn = type === "duration" ? duration : type === "size" ? bytes : undefined;
+  return drawn && typeof value === "number" && value > 0 ? { ...object, value: drawn(value) } : object;
+}
 
 function pageOf(kind: Kind): KindPage<Members> {
   const overview: Tab<Members> = {
     title: "Overview",
     show: ({ name, object }) => (
       <Card title={kind.one}>
-        <Facts object={object} label={name} />
+        <Facts object={kind.name === "setting" ? withUnit(object) : object} label={name} />
       </Card>
     ),
   };
@@ -40,6 +48,10 @@ function pageOf(kind: Kind): KindPage<Members> {
   const tabs = kind.writes.includes("put") ? [overview, settings] : [overview];
   return {
     tabs: kind.hasTest ? [...tabs, test] : tabs,
+    cells:
+      kind.name === "setting"
+        ? { Value: { show: (row) => <Value member="value" value={withUnit(row).value} /> } }
+        : undefined,
     create: () => <SpecForm kind={kind.path} schema={kind.model} object={{}} />,
   };
 }
