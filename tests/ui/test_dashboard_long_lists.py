@@ -181,6 +181,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with serving(directory, config=CONFIG) as node:
         for path, spec in SAVED.items():
             node.call("POST", f"/{path}", spec)
+        deny = {"name": "deny", "topics": ["refused/#"], "strategy": "all_pass"}
+        checks = [{"type": "sql", "sql": "SELECT 1 AS one WHERE 1 = 2"}]
+        node.call("POST", "/validations", deny | {"failure_action": "drop", "checks": checks})
         with node.client() as http:
             for number in range(1_000):
                 http.put(f"/secrets/one-{number:05}", json={"value": "x"}).raise_for_status()
@@ -194,7 +197,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         ):
             for link, client_id in ((sender, "filler"), (reader, "reader")):
                 link.sendall(raw.connect(4, client_id))  # at once: a silent one is disconnected
-            publish(node, sender)
+            publish(sender)
             subscribe(reader)
             with node.client() as http:
                 for number in range(100):
@@ -214,11 +217,8 @@ def _answers(link: socket.socket, end: bytes) -> None:
         answers += received
 
 
-def publish(node: Node, link: socket.socket) -> None:
+def publish(link: socket.socket) -> None:
     """Publish retained, delayed and refused messages, a thousand at a time."""
-    deny = {"name": "deny", "topics": ["refused/#"], "strategy": "all_pass"}
-    checks = [{"type": "sql", "sql": "SELECT 1 AS one WHERE 1 = 2"}]
-    node.call("POST", "/validations", deny | {"failure_action": "drop", "checks": checks})
     for number in range(COUNT):
         for topic in (
             f"kept/{number:05}",
