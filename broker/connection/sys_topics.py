@@ -30,7 +30,7 @@ from broker.core.message import Message
 from broker.core.stage import Publisher
 from broker.core.subscription import Subscription
 from broker.core.times import rfc3339
-from broker.core.topic import SYS_PREFIX
+from broker.core.topic import SYS_PREFIX, is_bridge_state
 from broker.observe.load_averages import LoadAverages
 from broker.observe.metrics import Counter
 from broker.pipeline.plan import Plans
@@ -262,6 +262,9 @@ class SysTopics:
     # -- publishing --
 
     def _is_wanted(self, topic: str) -> bool:
+        place = self._context.place
+        if place is not None and is_bridge_state(topic) and not place.has(topic):
+            return False  # another cell tells it to the subscribers of all cells
         try:
             plan = self._plans.final(topic.encode())
         except PeerError:  # where topics may be no longer than this one is

@@ -25,6 +25,8 @@ from tests.support.processes import free_port
 TOKEN = "test-token-0123456789abcdef"
 READY = re.compile(r"mqtt=(?P<mqtt>[^ ]+:\d+) api=(?P<api>[^ ]+:\d+)")
 T = TypeVar("T")
+default_workers = 1
+"""Cells of a broker whose test does not say how many; see ``tests/end_to_end/conftest.py``."""
 in_this_process: set[Reachable] = set()
 """Running nodes of ``tests.support.local_node``, whose settings hold for the whole process."""
 
@@ -121,11 +123,11 @@ class Node(Reachable):
         config: str = "",
         environ: dict[str, str] | None = None,
         open_files: int | None = None,
-        workers: int = 1,
+        workers: int | None = None,
     ) -> None:
         """``open_files`` is what the system permits the process, where that is other than here."""
         super().__init__(data_dir, config, environ)
-        self.workers = workers
+        self.workers = default_workers if workers is None else workers
         self.open_files = open_files
         self.process: subprocess.Popen[bytes] | None = None
 
