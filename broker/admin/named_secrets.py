@@ -106,21 +106,17 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
         if changes != self._sections.changes or not is_same:
             self._seen = (self._sections.changes, settings)
             users = defaultdict[str, dict[Reference, None]](dict)
-            for user, text in (*self._of_objects(), *_of_settings(settings)):
-                for name in NAMED_SECRET.findall(text):
+            for user, names in (*self._of_objects(), *_of_settings(settings)):
+                for name in names:
                     users[name][user] = None
             self._users = {name: list(references) for name, references in users.items()}
         return self._users
 
-    def _of_objects(self) -> Iterator[tuple[Reference, str]]:
+    def _of_objects(self) -> Iterator[tuple[Reference, Sequence[str]]]:
         by_section = {kind.section: kind for kind in kinds()}
-        for section, spec in (
-            *self._sections.mentioning("${secret:"),
-            *self._sections.mentioning("get_secret"),
-        ):
+        for section, name, (spec, names) in self._sections.found(_secrets_of):
             if (kind := by_section.get(section)) is not None:
-                user = reference_of(kind, spec["name"], spec)
-                yield from ((user, text) for text in _texts(spec))
+                yield reference_of(kind, name, spec), names
 
     def _users_of(self, name: str) -> list[str]:
         return [str(user) for user in self._all_users().get(name, ()) if not is_deleted_too(user)]
@@ -159,6 +155,8 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
                     f"{which} cannot be decrypted: {problem}. Try: put the key back; nothing was changed"
                 ]
             )
+        for _ in self._sections.found(_secrets_of):
+            pass  # now, so that no request waits for the first look at many objects
         return plain + super().load([spec for spec in specs if "value" not in spec])
 
     def create(self, spec: Spec) -> Spec:
@@ -228,8 +226,20 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
         )
 
 
-def _of_settings(settings: Iterable[tuple[Reference, Any]]) -> Iterator[tuple[Reference, str]]:
-    return ((user, secret.written) for user, model in settings for secret in secrets_in(model))
+def _of_settings(
+    settings: Iterable[tuple[Reference, Any]],
+) -> Iterator[tuple[Reference, Sequence[str]]]:
+    return (
+        (user, NAMED_SECRET.findall(secret.written))
+        for user, model in settings
+        for secret in secrets_in(model)
+    )
+
+
+def _secrets_of(spec: Spec) -> tuple[Spec, Sequence[str]] | None:
+    """A spec and the secrets that it refers to; None if there are none."""
+    names = [name for text in _texts(spec) for name in NAMED_SECRET.findall(text)]
+    return (spec, names) if names else None
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -12,19 +12,18 @@ import copy
 import errno
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.config.assignments import HEADER, KeyPath, assign, line_of
 from broker.config.layers import API_FILE, BASE_FILE, Layer
 from broker.config.objects import LayerObjects
 from broker.config.root import Config
 from broker.config.stamp import stamp_of
-from broker.core import jsontext
 from broker.core.errors import NotFound, ReadOnly, Unavailable
 from broker.core.objects import (
     ObjectSection,
@@ -38,6 +37,8 @@ from broker.core.objects import (
 )
 from broker.core.signals import Signal
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class Replaced:
@@ -48,6 +49,13 @@ class Replaced:
 
     def __bool__(self) -> bool:
         return bool(self.values or self.orders)
+
+
+class _Found(NamedTuple):
+    """What a function found in the objects of a section, by name, and the names that it has to look at."""
+
+    results: dict[str, Any]
+    unseen: set[str]
 
 
 # An object before a change and after it.
@@ -111,11 +119,11 @@ class Sections:
         raises."""
         return nullcontext() if self.file is None else self.file.together()
 
-    def mentioning(self, text: str) -> Iterator[tuple[str, Spec]]:
-        """Section and spec of each object that has this text, in ASCII, in it; the specs are not to be changed."""
-        data = text.encode()
+    def found(self, look: Callable[[Spec], T | None]) -> Iterator[tuple[str, str, T]]:
+        """Section and name of each object with what a function finds in it, unless that is empty. The function is
+        called once for each object, and again when it has changed; it must be the same one in each call."""
         for path, section in self._sections.items():
-            yield from ((path, spec) for spec in section.specs() if data in jsontext.encode(spec))
+            yield from ((path, name, found) for name, found in section.found(look).items())
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
@@ -159,6 +167,7 @@ class FileSection:
         self._made: dict[str, Spec] = {}
         self._versions: dict[str, Version] = {}
         self._changed_ns: dict[str, int] = {}
+        self._found: dict[Callable[[Spec], Any], _Found] = {}
         self.read(layers)
         self._changed_ns.clear()
 
@@ -197,9 +206,17 @@ class FileSection:
         """All objects in order; the caller may change what it gets."""
         return copy.deepcopy(list(self._saved().values()))
 
-    def specs(self) -> Iterable[Spec]:
-        """The same, not to be changed."""
-        return self._saved().values()
+    def found(self, look: Callable[[Spec], T | None]) -> Mapping[str, T]:
+        """See ``Sections.found``; by name."""
+        known = self._found.get(look)
+        if known is None:
+            known = self._found[look] = _Found({}, set(self._saved()))
+        for name in known.unseen:
+            known.results.pop(name, None)
+            if self._has(name) and (result := look(self.saved(name))):
+                known.results[name] = result
+        known.unseen.clear()
+        return known.results
 
     def save(self, changes: Mapping[str, Spec | None]) -> None:
         """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""
@@ -302,12 +319,17 @@ class FileSection:
         files = {name: spec for name, (_, spec) in (self._base | self._fixed).items()}
         return files | self._made
 
+    def _has(self, name: str) -> bool:
+        return name in self._made or name in self._fixed or name in self._base
+
     def _note_changes(self, names: Iterable[str]) -> None:
         now_ns = time.time_ns()
         self.changes += 1
         for name in names:
             self._versions.pop(name, None)
-            if name in self._made or name in self._fixed or name in self._base:
+            for known in self._found.values():
+                known.unseen.add(name)
+            if self._has(name):
                 self._changed_ns[name] = now_ns
             else:
                 self._changed_ns.pop(name, None)

@@ -133,6 +133,33 @@ def test_what_is_given_out_is_not_shared(tmp_path: Path) -> None:
     assert rules.load() == [{"name": "r", "actions": [1]}]
 
 
+def test_what_is_found_in_objects_is_looked_for_once_in_each_version(tmp_path: Path) -> None:
+    """A look at all of many objects takes seconds."""
+    (tmp_path / "base.hocon").write_text("rule_engine.rules { base { sql = wanted } }")
+    looked: list[str] = []
+
+    def look(spec: Spec) -> str | None:
+        looked.append(spec["name"])
+        return spec["sql"] if "wanted" in spec["sql"] else None
+
+    all_sections = sections(tmp_path)
+    rules = all_sections.section("rule_engine.rules")
+
+    def found() -> dict[str, str]:
+        return {name: text for _, name, text in all_sections.found(look)}
+
+    save(rules, {"name": "made", "sql": "other"})
+    assert found() == found() == {"base": "wanted"}
+    assert sorted(looked) == ["base", "made"]
+    save(rules, {"name": "made", "sql": "wanted too"}, {"name": "base", "sql": "no more"})
+    assert found() == {"made": "wanted too"}
+    rules.save({"made": None})
+    assert found() == {}
+    all_sections.reload(load_config({}, data_dir=tmp_path, environ={}))
+    assert found() == {}
+    assert sorted(looked) == ["base", "base", "made", "made"]
+
+
 def test_a_file_that_cannot_be_written_is_one_sentence_and_no_change(tmp_path: Path) -> None:
     rules = section(tmp_path)
     (tmp_path / "api.hocon.new").mkdir()  # works for root too, who may write everywhere
