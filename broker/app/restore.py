@@ -157,7 +157,7 @@ def _unpack(archive: Archive, staging: Path) -> None:
 
 
 def _align(staging: Path, cells: int) -> None:
-    """Let no cell expect more of another one's log than there is: the stores were read one after the other, and a cell
+    """Let no cell expect more of another one's log than there is: the stores are of different moments, and a cell
     would pass over what it believes to have."""
     with ExitStack() as opened:
         stores = [

@@ -335,12 +335,6 @@ def test_clients_of_all_cells_are_kicked(cells: Cells) -> None:
     assert own(cells, 1, "GET", "/audit-log").json()["items"] == []
 
 
-def test_what_several_cells_cannot_do_is_refused(cells: Cells) -> None:
-    problem = cells.front.call("POST", "/backup", {}, expect=409)
-    sentence = "a broker of 2 cells cannot do this yet. Try: sluice serve --workers 1"
-    assert problem["detail"] == sentence
-
-
 @pytest.mark.parametrize(
     "cursor",
     ["", "x", "e30=", "W10=", "WzFd", "W2ZhbHNlLGZhbHNlXQ==", "W1tdLFtdXQ==", "W1sxXSxbMl1d"],

@@ -18,6 +18,7 @@ from broker.storage.archive import (
     FORMAT_OF_CELLS,
     Archive,
     ArchiveWriter,
+    BackupUnusable,
     Manifest,
     packed_entry,
 )
@@ -111,9 +112,14 @@ def test_a_restore_has_both_cells_and_their_links_go_on(tmp_path: Path) -> None:
         restored.stop()
 
 
-def test_a_restore_needs_a_broker_that_is_stopped(tmp_path: Path) -> None:
+def test_all_cells_are_needed_and_a_restore_needs_a_broker_that_is_stopped(tmp_path: Path) -> None:
     node = Node(tmp_path / "node", workers=2).start()
     try:
+        node.cell(1).suspend()
+        text = sluice(node.data_dir, "backup", str(tmp_path / "none.backup"), status=1)
+        assert "cell 1 does not answer" in text
+        assert not list(tmp_path.glob("none*"))
+        node.cell(1).resume()
         sluice(node.data_dir, "backup", str(tmp_path / "plain.backup"))
         text = sluice(
             node.data_dir, "restore", str(tmp_path / "plain.backup"), "--replace", status=1
@@ -126,6 +132,37 @@ def test_a_restore_needs_a_broker_that_is_stopped(tmp_path: Path) -> None:
     sluice(node.data_dir, "restore", str(tmp_path / "plain.backup"), "--replace")
     again = Node(node.data_dir, workers=2).start()
     again.stop()
+
+
+def _of_cells(file: Path, cells: int, *stores: int) -> Path:
+    """A backup that says to be of so many cells, with these stores, which are empty."""
+    archive = ArchiveWriter(None)
+    pieces = [archive.part("store", b"", cell=cell) for cell in stores]
+    manifest = Manifest(
+        format=FORMAT_OF_CELLS, id=archive.id, version=product_version(), node="n", made_at="2026-01-01T00:00:00Z",
+        messages=False, holds={}, left_out=[], missing_secrets=[], parts=archive.parts, cells=cells,
+    )  # fmt: skip
+    file.write_bytes(b"".join((*pieces, archive.end(manifest))))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("cells", "stores", "why"),
+    [
+        (2, (0,), "the store of cell 1 is missing"),
+        (2, (0, 2), "data of cell 2"),
+        (2, (0, -1), "data of cell -1"),
+        (0, (0,), "data of cell 0"),
+        (10**9, (0,), "data of cell 0"),
+    ],
+)
+def test_a_backup_of_other_cells_than_it_says_changes_nothing(
+    tmp_path: Path, cells: int, stores: tuple[int, ...], why: str
+) -> None:
+    file = _of_cells(tmp_path / "bad.backup", cells, *stores)
+    with Archive(file, None) as archive, pytest.raises(BackupUnusable, match=why):
+        restore(archive, tmp_path / "data", {}, replace=False, dry_run=False)
+    assert not list((tmp_path / "data").glob("[!L]*"))
 
 
 def test_a_cell_that_was_read_later_has_no_more_of_a_log_than_there_is(tmp_path: Path) -> None:

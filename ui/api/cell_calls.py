@@ -29,7 +29,7 @@ from broker.core.objects import Spec
 # Seconds in which a cell has to answer.
 ANSWER_S: Final = 2.0
 # And the next piece of a long answer.
-_PIECE_S: Final = 30.0
+_PIECE_S: Final = 10.0
 # Requests under way to one cell; more wait for their turn within the time.
 _AT_ONCE: Final = 32
 _BACKLOG: Final = 128

@@ -15,8 +15,8 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
+    Generator,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -242,7 +242,7 @@ class Faces:
 
         return look
 
-    def _read_store(self, cell: int, messages: bool, is_encrypted: bool) -> Iterator[bytes]:
+    def _read_store(self, cell: int, messages: bool, is_encrypted: bool) -> Generator[bytes]:
         """See ``broker.admin.backups.ReadStore``."""
         assert self._loop is not None
         target = store_path(messages=messages, is_encrypted=is_encrypted)

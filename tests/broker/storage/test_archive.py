@@ -15,6 +15,7 @@ import pytest
 
 from broker.storage.archive import (
     FORMAT,
+    FORMAT_OF_CELLS,
     PART_BYTES,
     Archive,
     ArchiveWriter,
@@ -93,7 +94,7 @@ def test_each_byte_counts(tmp_path: Path, key: str | None) -> None:
 def test_a_newer_format_is_refused_whatever_else_is_in_it(tmp_path: Path) -> None:
     file = tmp_path / "newer"
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("manifest.json", json.dumps({"format": FORMAT + 1, "other": 1}))
+        archive.writestr("manifest.json", json.dumps({"format": FORMAT_OF_CELLS + 1, "other": 1}))
     with pytest.raises(BackupUnusable, match="written by a newer release"):
         Archive(file, None)
 
