@@ -52,9 +52,9 @@ class Replaced:
 
 
 class _Found(NamedTuple):
-    """What a function found in the objects of a section, by name, and the names that it has to look at."""
+    """Findings of a function in the objects of a section, by name, and the names that it has to look at."""
 
-    results: dict[str, Any]
+    findings: dict[str, Any]
     unseen: set[str]
 
 
@@ -120,10 +120,10 @@ class Sections:
         return nullcontext() if self.file is None else self.file.together()
 
     def found(self, look: Callable[[Spec], T | None]) -> Iterator[tuple[str, str, T]]:
-        """Section and name of each object with what a function finds in it, unless that is empty. The function is
-        called once for each object, and again when it has changed; it must be the same one in each call."""
+        """Section, name and finding of each object in which a function finds something. The function is called once
+        for each object, and again when it has changed; it must be the same one in each call."""
         for path, section in self._sections.items():
-            yield from ((path, name, found) for name, found in section.found(look).items())
+            yield from ((path, name, finding) for name, finding in section.found(look).items())
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
@@ -208,15 +208,16 @@ class FileSection:
 
     def found(self, look: Callable[[Spec], T | None]) -> Mapping[str, T]:
         """See ``Sections.found``; by name."""
-        known = self._found.get(look)
-        if known is None:
-            known = self._found[look] = _Found({}, set(self._saved()))
-        for name in known.unseen:
-            known.results.pop(name, None)
-            if self._has(name) and (result := look(self.saved(name))):
-                known.results[name] = result
-        known.unseen.clear()
-        return known.results
+        earlier = self._found.get(look)
+        if earlier is None:
+            earlier = self._found[look] = _Found({}, set(self._saved()))
+        findings, unseen = earlier
+        for name in unseen:
+            findings.pop(name, None)
+            if self._has(name) and (finding := look(self.saved(name))):
+                findings[name] = finding
+        unseen.clear()
+        return findings
 
     def save(self, changes: Mapping[str, Spec | None]) -> None:
         """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""
@@ -327,8 +328,8 @@ class FileSection:
         self.changes += 1
         for name in names:
             self._versions.pop(name, None)
-            for known in self._found.values():
-                known.unseen.add(name)
+            for _, unseen in self._found.values():
+                unseen.add(name)
             if self._has(name):
                 self._changed_ns[name] = now_ns
             else:
