@@ -427,12 +427,12 @@ class StreamService(Contributor):
     def _unread_here(self, name: str) -> Mapping[int, int]:
         """By shard, the first offset of a stream that some object has still to read, in this cell or the first.
 
-        Nothing is known to be read before the first cell has said so.
+        Nothing is known to be read before the first cell has said so of the stream, which may be new.
         """
         unread = dict(self._unread_of(name))
         if self._is_behind_first:
-            told = self._unread_elsewhere
-            starts = {} if told is None else told.get(name, {})
+            told = (self._unread_elsewhere or {}).get(name)
+            starts = {} if told is None else told
             for stored in self.reader.ranges(name):
                 start = stored.first_offset if told is None else starts.get(stored.shard)
                 if start is not None:

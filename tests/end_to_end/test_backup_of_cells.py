@@ -90,7 +90,7 @@ def test_a_restore_has_both_cells_and_their_links_go_on(tmp_path: Path) -> None:
             told = sluice(original.data_dir, "backup", str(file), "--with-messages", key=KEY)
         assert "retained" in told
     finally:
-        original.kill()
+        original.stop()
 
     target = tmp_path / "after"
     sluice(target, "restore", str(file), key=KEY)
