@@ -427,16 +427,18 @@ class StreamService(Contributor):
     def _unread_here(self, name: str) -> Mapping[int, int]:
         """By shard, the first offset of a stream that some object has still to read, in this cell or the first.
 
-        Nothing is known to be read before the first cell has said so of the stream, which may be new.
+        Nothing is known to be read before the first cell has said so: of the stream, which may be new, and of the shard
+        where something reads others.
         """
         unread = dict(self._unread_of(name))
         if self._is_behind_first:
             told = (self._unread_elsewhere or {}).get(name)
-            starts = {} if told is None else told
+            if told is not None and not told:  # nothing reads it
+                return unread
+            starts = told or {}
             for stored in self.reader.ranges(name):
-                start = stored.first_offset if told is None else starts.get(stored.shard)
-                if start is not None:
-                    unread[stored.shard] = min(start, unread.get(stored.shard, start))
+                start = starts.get(stored.shard, stored.first_offset)
+                unread[stored.shard] = min(start, unread.get(stored.shard, start))
         return unread
 
     def on_topic(self, topic: str) -> Sequence[TopicStage]:

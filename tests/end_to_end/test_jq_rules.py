@@ -237,7 +237,8 @@ def test_trying_an_endless_program_answers_in_time(node: Node) -> None:
         {"sql": sql("last(range(infinite))", 60_000), "event": {"topic": "odd/a", "payload": "1"}},
         422,
     )
-    assert "last(range(infinite)) ran longer than the deadline" in answer["errors"][0]["message"]
+    # the program's deadline, or that of the request where the processor is busy
+    assert "ran longer than" in answer["errors"][0]["message"]
 
 
 def test_a_rule_in_jq_makes_rows_of_columns_and_payload(node: Node) -> None:

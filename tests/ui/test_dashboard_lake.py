@@ -176,6 +176,7 @@ def test_a_row_of_a_table_is_explained_from_its_message_through_every_stage(
     page: Any, filled: Node, complaints: list[str]
 ) -> None:
     node = filled
+    node.call("PUT", "/rules/warm", {"sql": WRONG})  # as it was before it was corrected
     node.call("POST", "/schemas", {"name": "meter", "type": "json", "source": '{"type": "object"}'})
     gate = {
         "name": "whole",

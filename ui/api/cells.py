@@ -311,6 +311,9 @@ class Faces:
                 for answer in answers:
                     if isinstance(answer, Away):
                         self._follow(answer.cell)
+                # before a retention deletes what a new table is to get
+                if self._streams is not None:
+                    await self._streams.look()
                 return response
             self._file.put_back(replaced)
             await self._reload.adopt()

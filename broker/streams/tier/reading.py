@@ -77,6 +77,7 @@ class TieredReader(FrameReader):
         Raises:
             Unavailable: the store does not answer.
         """
+        self.refresh()  # without the newest segments it would be the first offset behind them
         first = self._held(shard).first_offset
         for _, value in self._follower.scan(
             report.segments_prefix(shard), report.segment_key(shard, first)
