@@ -311,8 +311,8 @@ class Faces:
                 for answer in answers:
                     if isinstance(answer, Away):
                         self._follow(answer.cell)
-                # before a retention deletes what a new table is to get
-                if self._streams is not None:
+                # before a retention deletes what a new table is to get; a cell that is away deletes nothing
+                if self._streams is not None and not self._behind:
                     await self._streams.look()
                 return response
             self._file.put_back(replaced)
