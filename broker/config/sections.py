@@ -55,7 +55,7 @@ class _Found(NamedTuple):
     """Findings of a function in the objects of a section, by name, and the names that it has to look at."""
 
     findings: dict[str, Any]
-    unseen: set[str]
+    unseen: dict[str, None]
 
 
 # An object before a change and after it.
@@ -210,12 +210,14 @@ class FileSection:
         """See ``Sections.found``; by name."""
         earlier = self._found.get(look)
         if earlier is None:
-            earlier = self._found[look] = _Found({}, set(self._saved()))
+            earlier = self._found[look] = _Found({}, dict.fromkeys(self._saved()))
         findings, unseen = earlier
         for name in unseen:
-            findings.pop(name, None)
-            if self._has(name) and (finding := look(self.saved(name))):
+            finding = look(self.saved(name)) if self._has(name) else None
+            if finding:
                 findings[name] = finding
+            else:
+                findings.pop(name, None)
         unseen.clear()
         return findings
 
@@ -329,7 +331,7 @@ class FileSection:
         for name in names:
             self._versions.pop(name, None)
             for _, unseen in self._found.values():
-                unseen.add(name)
+                unseen[name] = None
             if self._has(name):
                 self._changed_ns[name] = now_ns
             else:
