@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from threading import Lock
@@ -119,7 +118,7 @@ class Backups:
         wrong before it gives anything: it is for a thread.
 
         Raises:
-            Unavailable: another backup is being made, there is no data directory, or a cell does not answer.
+            Unavailable: another backup is being made, or there is no data directory.
             Invalid: without a key, the file of the API must be as the API writes it.
         """
         file = self._sections.file
@@ -129,29 +128,12 @@ class Backups:
         if not self._making.acquire(blocking=False):
             raise Unavailable("another backup is being made", 10)
         try:
-            with ExitStack() as opened:
-                others = [
-                    (cell, _begun(opened.enter_context(closing(pieces))))
-                    for cell, pieces in self._of_others(messages, key is not None)
-                ]
-                yield from self._pieces(file, store, key, messages, others)
+            yield from self._pieces(file, store, key, messages)
         finally:
             self._making.release()
 
-    def _of_others(
-        self, messages: bool, is_encrypted: bool
-    ) -> Iterator[tuple[int, Generator[bytes]]]:
-        if self._read is not None:
-            for cell in self._others:
-                yield cell, self._read(cell, messages, is_encrypted)
-
     def _pieces(
-        self,
-        file: ApiFile,
-        store: RocksStore,
-        key: str | None,
-        messages: bool,
-        others: Sequence[tuple[int, Iterator[bytes]]],
+        self, file: ApiFile, store: RocksStore, key: str | None, messages: bool
     ) -> Iterator[bytes]:
         made_at = rfc3339(self._clock.now_ns())
         archive = ArchiveWriter(key)
@@ -181,10 +163,12 @@ class Backups:
             yield from _parts(archive, path, data)
         own = _kept(store.entries(messages=messages), is_encrypted=key is not None)
         yield from _store_parts(archive, holds, own, 0)
-        for cell, pieces in others:
-            yield from _store_parts(archive, holds, entries_of(pieces), cell)
+        for cell in self._others:  # not before: one that waits for its reader is cut off
+            assert self._read is not None
+            with closing(self._read(cell, messages, key is not None)) as pieces:
+                yield from _store_parts(archive, holds, entries_of(pieces), cell)
         manifest = Manifest(
-            format=FORMAT_OF_CELLS if others else FORMAT,
+            format=FORMAT_OF_CELLS if self._others else FORMAT,
             id=archive.id,
             version=self._version,
             node=self._node,
@@ -195,7 +179,7 @@ class Backups:
             left_out=left_out.sentences,
             missing_secrets=list(left_out.secrets.values()),
             parts=archive.parts,
-            cells=1 + len(others),
+            cells=1 + len(self._others),
         )
         yield archive.end(manifest)
 
@@ -216,12 +200,6 @@ class Backups:
                     left_out.note(f"{relative}, which is beyond the limits of a backup")
                 else:
                     yield relative
-
-
-def _begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same pieces, of a store that is read as of now."""
-    first = next(pieces, b"")
-    return chain((first,), pieces)
 
 
 def _kept(

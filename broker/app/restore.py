@@ -58,11 +58,14 @@ def restore(
         Unavailable: the disk is full or fails.
     """
     _check_version(archive)
+    cells = archive.manifest.cells
+    if not 1 <= cells <= MAX_CELLS:
+        raise BackupUnusable(f"the backup is of {cells} cells; there may be 1 to {MAX_CELLS}")
     for part in archive.manifest.parts:
         if part.content == "file":
             _check_path(archive, part.path)
-        if not 0 <= part.cell < archive.manifest.cells <= MAX_CELLS:
-            raise BackupUnusable(f"the backup has data of cell {part.cell}, which it cannot have")
+        if not 0 <= part.cell < cells:
+            raise BackupUnusable(f"the backup has data of cell {part.cell}, and {cells} cells")
     is_new = not directory.exists()
     lock = DirectoryLock(directory, restores=True)
     try:

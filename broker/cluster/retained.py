@@ -2,8 +2,8 @@
 
 A message with RETAIN goes to the cell of its topic by the session log of the publisher's cell, in the commit group of
 all that it leaves there, so no crash of either loses or doubles it. Its acknowledgement waits until that cell has
-it stored, or says why it is refused. What begins with ``$SYS`` is each cell's own, but for
-states of bridges.
+it stored, or says why it is refused. What begins with ``$SYS`` is each cell's own, but
+for states of bridges.
 """
 
 from __future__ import annotations

@@ -73,9 +73,8 @@ class WebSocketLink(TcpLink):
             self._owner.refused(self.peer_host, "websocket_frame", str(error))
             self._bid_farewell(error.code, str(error))
             return
-        if (
-            self._pongs
-        ):  # answered before the CONNECT was there; all that was read until then comes here first
+        if self._pongs:
+            # answered before the CONNECT was there; all that was read until then comes here first
             del frames.replies[: self._pongs]
             self._pongs = 0
         if frames.replies:

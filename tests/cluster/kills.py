@@ -13,6 +13,7 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -330,12 +331,7 @@ class CellWorld(World):
         if self._victims:  # QoS 2 that a member in memory may have seen is dropped when a cell ends
             due_to_mixed = {payload for payload in told if Sent.of(payload).qos == 1}
         for group, due in ((self.group, told), (self.mixed, due_to_mixed)):
-            await self._until(
-                lambda group=group, due=due: due <= group.received,  # type: ignore[misc]
-                lambda group=group, due=due: (  # type: ignore[misc]
-                    f"never came to the group {group.name}: {sorted(due - group.received)[:5]}"
-                ),
-            )
+            await self._until(partial(_has, group, due), partial(_lacks, group, due))
         self.lost = told - self.mixed.received
         await self._check_retained()
         at_live = self._told_now()
@@ -398,6 +394,14 @@ def _missing(expected: set[bytes], subscribers: list[Subscriber] | list[Live]) -
     return (
         f"never came: { {name: (len(lost), lost[:5]) for name, lost in lacking.items() if lost} }"
     )
+
+
+def _has(group: Group, due: set[bytes]) -> bool:
+    return due <= group.received
+
+
+def _lacks(group: Group, due: set[bytes]) -> str:
+    return f"never came to the group {group.name}: {sorted(due - group.received)[:5]}"
 
 
 def define(node: Node) -> None:

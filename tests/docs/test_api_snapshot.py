@@ -87,7 +87,6 @@ _OPEN: Final = frozenset(
 _OF_THE_FRONT: Final = frozenset(
     {
         "beginOidcSignIn",
-        "createBackup",
         "markApplied",
         "probeAction",
         "probeAlarmReceiver",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -112,6 +114,37 @@ def test_a_restore_has_both_cells_and_their_links_go_on(tmp_path: Path) -> None:
         restored.stop()
 
 
+def _begins_and_leaves(node: Node) -> bool:
+    """Begin a backup and leave in the middle of it; False where another one is not over."""
+    with node.client() as http, http.stream("POST", "/backup", json={}) as answer:
+        taken = 0
+        for piece in answer.iter_raw():
+            taken += len(piece)
+            if taken > 6_000_000:  # most of it is that of the other cell
+                return True
+        assert answer.status_code == 503
+        return False
+
+
+def test_a_client_that_leaves_in_the_middle_of_another_cells_store_holds_nobody(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "node", workers=2).start()
+    try:
+        topics = (f"kept/{number}" for number in range(10_000))
+        of_the_other = (topic for topic in topics if PLACE.cell_of(topic))
+        with Client(node) as client:
+            for _ in range(300):
+                client.publish(next(of_the_other), secrets.token_bytes(100_000), 1, retain=True)
+        for _ in range(3):
+            eventually(lambda: _begins_and_leaves(node), what="a backup after one that was left")
+            began_s = time.monotonic()
+            assert node.call("GET", "/status")
+            assert time.monotonic() - began_s < 5
+    finally:
+        node.stop()
+
+
 def test_all_cells_are_needed_and_a_restore_needs_a_broker_that_is_stopped(tmp_path: Path) -> None:
     node = Node(tmp_path / "node", workers=2).start()
     try:
@@ -152,8 +185,8 @@ def _of_cells(file: Path, cells: int, *stores: int) -> Path:
         (2, (0,), "the store of cell 1 is missing"),
         (2, (0, 2), "data of cell 2"),
         (2, (0, -1), "data of cell -1"),
-        (0, (0,), "data of cell 0"),
-        (10**9, (0,), "data of cell 0"),
+        (0, (), "of 0 cells"),
+        (10**9, (0,), "of 1000000000 cells"),
     ],
 )
 def test_a_backup_of_other_cells_than_it_says_changes_nothing(

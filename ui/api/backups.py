@@ -44,6 +44,7 @@ def add_backups(router: APIRouter, backups: Backups) -> None:
         media=_ZIP,
         outcome="The backup, a ZIP file",
         does="job",
+        at="together",
     )
     async def create(body: BackupRequest) -> StreamingResponse:
         """Streams objects with their versions and test cases, users, accounts, tokens, settings, secrets, bans,

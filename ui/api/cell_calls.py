@@ -233,6 +233,8 @@ class CellCalls:
                     raise not_there(Away(cell, Reply(cell, response.status_code, body).detail))
                 async for chunk in response.aiter_raw():
                     yield chunk
+        except httpx.TimeoutException as error:
+            raise not_there(Away(cell, f"nothing came for {_PIECE_S:g} s")) from error
         except (httpx.HTTPError, OSError) as error:
             raise not_there(Away(cell, "it does not run")) from error
 

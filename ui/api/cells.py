@@ -256,7 +256,8 @@ class Faces:
             while (piece := wait(anext(pieces, None))) is not None:
                 yield piece
         finally:
-            wait(pieces.aclose())
+            # without waiting: the loop itself drops this where the client has left
+            asyncio.run_coroutine_threadsafe(pieces.aclose(), self._loop)
 
     # -- operations --
 
@@ -285,6 +286,9 @@ class Faces:
                 return await self._of_parts(asked, act)
             case "home":
                 return await self._at_home(asked, act)
+            case "together":
+                await self._require_all(asked)
+                return await act()
             case _:
                 return await act()
 

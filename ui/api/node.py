@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import (
@@ -46,6 +46,8 @@ from ui.api.security import (
     sign_in_failed,
     unauthorized,
 )
+
+S = TypeVar("S")
 
 _MAX_SIGN_IN_BYTES = 4096
 _OIDC_PATH = "/session/oidc"
@@ -105,41 +107,40 @@ async def metrics(request: Request) -> Response:
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
+def _for_cell(request: Request, service: S | None) -> S:
+    """The service that another cell asks for; to anybody else there is no such path."""
+    if not is_of_cell(request) or service is None:
+        raise ApiProblem(404, "no_such_path", "there is no such path")
+    identify(request)
+    return service
+
+
 @probes.post("/api/v1/cells:adopt")
 async def adopt_configuration(request: Request) -> Response:
     """Another cell has changed the configuration; only cells may say so."""
-    context = context_of(request)
-    if not is_of_cell(request) or context.reload is None:
-        raise ApiProblem(404, "no_such_path", "there is no such path")
-    identify(request)
+    reload = _for_cell(request, context_of(request).reload)
     asked = jsontext.decode(await request.body())
-    await context.reload.follow(asked["changes"], asked["files"])
+    await reload.follow(asked["changes"], asked["files"])
     return Response(status_code=204)
 
 
 @probes.post(PATH_OF_STREAMS)
 async def tell_streams(request: Request) -> Response:
     """The first cell asks for the positions of streams here; only cells may."""
-    context = context_of(request)
-    if not is_of_cell(request) or context.streams is None:
-        raise ApiProblem(404, "no_such_path", "there is no such path")
-    identify(request)
+    streams = _for_cell(request, context_of(request).streams)
     asked = jsontext.decode(await request.body())
     if asked.get("at_us") is None:
-        return Json(jsontext.encode(streams_answered(context.streams, asked)))
-    told = await asyncio.to_thread(streams_answered, context.streams, asked)
+        return Json(jsontext.encode(streams_answered(streams, asked)))
+    told = await asyncio.to_thread(streams_answered, streams, asked)
     return Json(jsontext.encode(told))
 
 
 @probes.get(STORE_PATH)
 async def read_store(request: Request) -> Response:
     """The first cell makes a backup; only cells may ask."""
-    context = context_of(request)
-    if not is_of_cell(request) or context.backups is None:
-        raise ApiProblem(404, "no_such_path", "there is no such path")
-    identify(request)
+    backups = _for_cell(request, context_of(request).backups)
     asked = request.query_params
-    pieces = context.backups.stored(
+    pieces = backups.stored(
         messages=asked["messages"] == "1", is_encrypted=asked["encrypted"] == "1"
     )
     return StreamingResponse(pieces, media_type="application/octet-stream")
