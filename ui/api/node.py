@@ -108,7 +108,7 @@ async def metrics(request: Request) -> Response:
 
 
 def _for_cell(request: Request, service: S | None) -> S:
-    """The service that another cell asks for; to anybody else there is no such path."""
+    """The service that another cell asks for; to clients there is no such path."""
     if not is_of_cell(request) or service is None:
         raise ApiProblem(404, "no_such_path", "there is no such path")
     identify(request)
