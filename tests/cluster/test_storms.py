@@ -101,15 +101,18 @@ async def test_a_hundred_thousand_filters_are_told_and_one_more_waits_for_none(
 ) -> None:
     async with cells(2, tmp_path, max_subscriptions=_FILTERS) as joined:
         one, two = joined
-        client = await one.node.client("many", 5)
         began_s = time.process_time()
+        clients = []
         for start in range(0, _FILTERS, 1000):
+            if start % 20_000 == 0:  # a client may have so many within its bytes
+                client = await one.node.client(f"many-{start}", 5)
+                clients.append(client)
             requests = [
                 SubscriptionRequest(f"site/{number}/+/t", 1)
                 for number in range(start, start + 1000)
             ]
             client.send(Subscribe(1, requests))
-            await client.expect(SubAck)
+            assert set((await client.expect(SubAck)).reason_codes) == {1}
         await linked(joined)
         spent_s = time.process_time() - began_s
         assert len(two.node.server.hub.router.remote("site/99999/x/t")) == 1
@@ -123,5 +126,6 @@ async def test_a_hundred_thousand_filters_are_told_and_one_more_waits_for_none(
             f"{spent_s / _FILTERS * 1e6:.1f} us a filter, SUBACK p50 {median(waits) * 1e3:.2f} ms"
         )
         assert spent_s / _FILTERS < 200e-6
-        client.abort()
+        for client in clients:
+            client.abort()
         await two.node.until(lambda: not two.node.server.hub.router.remote("site/99999/x/t"))
