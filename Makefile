@@ -14,7 +14,7 @@ DATA   ?= demo-data
 # alone: tests/support/second_look.py.
 PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -p tests.support.second_look
 PROBES  = -p tests.support.branch_coverage
-FLAKY   = $(BIN)/python -m tests.support.second_look
+FOUND   = $(BIN)/python -m tests.support.second_look
 
 .DEFAULT_GOAL := help
 .PHONY: help install ui demo format check supply-chain test test-full test-heavy bench docs clean servers lock sbom licences
@@ -90,11 +90,11 @@ servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreS
 	@$(BIN)/python -m tests.support.iceberg_catalog
 
 test: $(DEV) ui check ## what runs in one process, and the real thing once: ten minutes
-	@rm -rf build/flaky && sh tests/support/fetch-servers.sh chromium mosquitto-clients && $(BIN)/python -m tests.support.kafka_server
-	@status=0; $(PYTEST) --tier quick $(PROBES) || status=1; $(PYTEST) --tier smoke || status=1; $(FLAKY); exit $$status
+	@rm -rf build/found && sh tests/support/fetch-servers.sh chromium mosquitto-clients && $(BIN)/python -m tests.support.kafka_server
+	@status=0; $(PYTEST) --tier quick $(PROBES) || status=1; $(PYTEST) --tier smoke || status=1; $(FOUND); exit $$status
 
 test-full: $(DEV) servers ui supply-chain ## the rest: every server, browser page, kill; after 'make test'
-	@status=0; $(PYTEST) --tier full $(PROBES) || status=1; $(FLAKY); exit $$status
+	@status=0; $(PYTEST) --tier full $(PROBES) || status=1; $(FOUND); exit $$status
 
 test-heavy: $(DEV) servers ui ## the tests that take minutes each
 	@$(PYTEST) --tier heavy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.second_look import FLAKY, MOST, flaky_tests
+from tests.support.second_look import FAILED, FLAKY, FOUND, MOST, findings, flaky_tests
 
 ROOT = Path(__file__).parents[2]
 FAILS_ONCE = """
@@ -52,13 +52,16 @@ def test_what_fails_beside_others_must_pass_alone(
     assert done.stdout.count("FLAKY") == flaky
     if exit_code == 0:
         assert len(flaky_tests(tmp_path)) == flaky
+    else:
+        assert all(finding.startswith(FAILED) for finding in findings(tmp_path))
+        assert findings(tmp_path)
 
 
 def test_flaky_tests_of_other_tiers_count_too(tmp_path: Path) -> None:
-    (tmp_path / FLAKY).mkdir(parents=True)
-    (tmp_path / FLAKY / "quick").write_text("one\ntwo\n")
+    (tmp_path / FOUND).mkdir(parents=True)
+    (tmp_path / FOUND / "quick").write_text(f"{FLAKY}one\n{FLAKY}two\n")
     assert run(tmp_path, FAILS_ONCE.replace("NUMBER", "1")).returncode == 1
-    (tmp_path / FLAKY / "quick").write_text("one\n")
+    (tmp_path / FOUND / "quick").write_text(f"{FLAKY}one\n")
     assert (
         run(tmp_path, FAILS_ONCE.replace("NUMBER", "1").replace("fails_once", "other")).returncode
         == 0
@@ -73,7 +76,7 @@ def test_flaky_tests_of_other_tiers_count_too(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert [line.split()[1] for line in told.stdout.splitlines()] == flaky_tests(tmp_path)
+    assert told.stdout.splitlines() == findings(tmp_path)
 
 
 def run(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:

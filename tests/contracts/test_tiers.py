@@ -40,6 +40,14 @@ def test_fails_alone() -> None:
     """Start nothing."""
 
 
+def peer() -> Any:
+    return mosquitto
+
+
+def reads_an_attribute_of_that_name() -> Any:
+    return Path().peer  # type: ignore[attr-defined]
+
+
 def imports_within() -> None:
     from playwright.sync_api import sync_playwright
 
@@ -54,8 +62,18 @@ def imports_within() -> None:
         (lambda: Uses().start(), {"servers", "process"}),
         (decorated(lambda: subprocess.run), {"process"}),
         (imports_within, {"browser"}),
+        (lambda: peer(), {"servers", "process"}),
+        (reads_an_attribute_of_that_name, set()),
     ],
-    ids=["nothing", "by a table", "by a method", "behind a decorator", "imported within"],
+    ids=[
+        "nothing",
+        "by a table",
+        "by a method",
+        "behind a decorator",
+        "imported within",
+        "by a name",
+        "by an attribute",
+    ],
 )
 def test_what_the_code_reaches_is_marked(
     request: pytest.FixtureRequest, function: Callable[..., Any], kinds: set[str]

@@ -62,8 +62,10 @@ def _literals(tree: ast.AST) -> Iterator[str]:
 def _in_source() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):
-            for text in _literals(ast.parse(file.read_text())):
-                yield str(file.relative_to(ROOT)), text
+            code = file.read_text()
+            if "sluice " in code or "make " in code:
+                for text in _literals(ast.parse(code)):
+                    yield str(file.relative_to(ROOT)), text
 
 
 def _in_help(command: Any = ROOT_COMMAND, path: str = "sluice") -> Iterator[tuple[str, str]]:

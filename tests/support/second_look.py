@@ -2,9 +2,9 @@
 
 ``make test`` and ``make test-full`` load it with ``-p tests.support.second_look``. A test that fails beside others and
 passes alone is flaky, which is a bug to find, and no reason to call a commit broken. The run passes, its first failure
-is printed in full, and its name is kept: ``python -m tests.support.second_look`` prints those of the last run of each
-tier, as the last thing that CI prints. A run fails with a test that fails again, and with more than ``MOST`` flaky
-tests in all tiers together.
+is printed in full, and its name is kept. A run fails with a test that fails again, and with more than ``MOST`` flaky
+tests in all tiers together. ``python -m tests.support.second_look`` prints what the last run of each tier found, as the
+last thing that CI prints.
 
 Where a process of tests ends with an error of its own, the controller fails with another one that only says which test
 was due; the first of them is told last.
@@ -20,8 +20,10 @@ from typing import Any, Final
 import pytest
 
 MOST: Final = 2
-FLAKY: Final = Path("build") / "flaky"
-"""A file for each tier, with the names of its flaky tests; below the root of the tests."""
+FOUND: Final = Path("build") / "found"
+"""A file for each tier, with a line for each finding of its last run; below the root of the tests."""
+FLAKY: Final = "flaky, find its race: "
+FAILED: Final = "failed: "
 _errors: list[str] = []
 _reporters: list[Any] = []
 
@@ -53,28 +55,46 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before plugins that fail the run for reasons of their own
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Run the failed tests again, and pass the run when each of them passes."""
-    kept = config.rootpath / FLAKY / (config.getoption("tier", None) or "all")
-    kept.unlink(missing_ok=True)
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     tests = sorted({report.nodeid for report in reports})
+    flaky = []
+    _found(config).unlink(missing_ok=True)
     allowed = MOST - len(flaky_tests(config.rootpath))
-    if exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(tests) <= allowed:
-        return
-    terminalreporter.section("a second look, alone")
-    flaky = [test for test in tests if _passes_alone(test)]
+    if exitstatus == pytest.ExitCode.TESTS_FAILED and 0 < len(tests) <= allowed:
+        terminalreporter.section("a second look, alone")
+        flaky = [test for test in tests if _passes_alone(test)]
+        for test in tests:
+            word = "FLAKY" if test in flaky else "FAILED AGAIN"
+            terminalreporter.line(f"{word} {test}", red=True)
+        if flaky == tests:
+            terminalreporter._session.exitstatus = pytest.ExitCode.OK
     for test in tests:
-        terminalreporter.line(f"{'FLAKY' if test in flaky else 'FAILED AGAIN'} {test}", red=True)
-    if flaky == tests:
-        terminalreporter._session.exitstatus = pytest.ExitCode.OK
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text("".join(f"{test}\n" for test in flaky))
+        keep(config, f"{FLAKY if flaky == tests else FAILED}{test}")
+
+
+def keep(config: pytest.Config, finding: str) -> None:
+    """Add a line to what is printed last."""
+    _found(config).parent.mkdir(parents=True, exist_ok=True)
+    with _found(config).open("a") as file:
+        file.write(f"{finding}\n")
+
+
+def _found(config: pytest.Config) -> Path:
+    return config.rootpath / FOUND / (config.getoption("tier", None) or "all")
+
+
+def findings(root: Path) -> list[str]:
+    """What the last run of each tier found."""
+    return [
+        line
+        for found in sorted((root / FOUND).glob("*"))
+        for line in found.read_text().splitlines()
+    ]
 
 
 def flaky_tests(root: Path) -> list[str]:
-    """The names that the last run of each tier kept."""
-    return [
-        test for kept in sorted((root / FLAKY).glob("*")) for test in kept.read_text().splitlines()
-    ]
+    """The names of flaky tests in the last run of each tier."""
+    return [line.removeprefix(FLAKY) for line in findings(root) if line.startswith(FLAKY)]
 
 
 def _passes_alone(test: str) -> bool:
@@ -83,5 +103,5 @@ def _passes_alone(test: str) -> bool:
 
 
 if __name__ == "__main__":
-    for name in flaky_tests(Path.cwd()):
-        print(f"FLAKY: {name} failed beside other tests and passed alone. Find its race.")
+    for finding in findings(Path.cwd()):
+        print(finding)
