@@ -17,7 +17,7 @@ import msgspec
 from broker.core.cells import MAX_CELLS
 from broker.core.errors import SluiceError
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 # Body of a frame with a struct, in bytes.
 MAX_STRUCT_BYTES: Final = 1024 * 1024
 # Members of a list in one frame.
@@ -56,6 +56,7 @@ class FrameType(IntEnum):
     GRANTS = 12
     ANSWERS = 13
     HEARD = 14
+    FIGURES = 15
     PING = 17
 
 
@@ -320,6 +321,12 @@ class RetainedTold(msgspec.Struct, array_like=True, frozen=True):
     ] = []
 
 
+class Figures(msgspec.Struct, array_like=True, frozen=True):
+    """What the sender says of itself on ``$SYS`` topics, by the name that follows ``$SYS/broker/``."""
+
+    values: Annotated[dict[_Name255, int | float], msgspec.Meta(max_length=MAX_LISTED)]
+
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -337,6 +344,7 @@ _BODIES: Final[dict[type[msgspec.Struct], FrameType]] = {
     RetainedAsked: FrameType.RETAINED_ASKED,
     RetainedFound: FrameType.RETAINED_FOUND,
     RetainedTold: FrameType.RETAINED_TOLD,
+    Figures: FrameType.FIGURES,
 }
 _DECODERS: Final = {body: msgspec.msgpack.Decoder(body).decode for body in _BODIES}
 _WITH_MESSAGES: Final = frozenset(

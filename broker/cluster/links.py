@@ -11,6 +11,7 @@ from logging import getLogger
 from typing import Any, Final
 
 from broker.cluster.connection import Channel
+from broker.cluster.figures import FiguresOfCells
 from broker.cluster.link import Common, Link
 from broker.cluster.retained import RetainedOfCells
 from broker.cluster.routes import Interest
@@ -50,6 +51,8 @@ class Links:
             place, hub, self._links, self._common.own_routes, self._tell
         )
         self._common.on_link.connect(self.retained.link_changed)
+        figures = FiguresOfCells(hub.sys_topics, self._links.values())
+        self._common.on_link.connect(figures.link_changed)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._directory = -1

@@ -1,14 +1,15 @@
 """``$SYS/...``: what the broker says of itself, under the names that mosquitto uses, as plain text.
 
 A client that subscribes gets the values of that moment, with RETAIN as if they were retained; afterwards, every
-``interval``, those that have changed. Nothing of it is stored, and a value is worked out only for a subscriber; only
-the load averages continue without a subscriber.
+``interval``, those that have changed. Nothing of it is stored, and a value is worked out only for a subscriber or for
+another cell; only the load averages continue without either. With several cells a number is the sum over
+them; each tells the others its own at each interval.
 """
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from os import sysconf
 from pathlib import Path
@@ -27,6 +28,7 @@ from broker.core import jsontext
 from broker.core.client import BROKER, Client
 from broker.core.errors import PeerError
 from broker.core.message import Message
+from broker.core.signals import Signal
 from broker.core.stage import Publisher
 from broker.core.subscription import Subscription
 from broker.core.times import rfc3339
@@ -89,13 +91,18 @@ class SysTopics:
         self._due_s = self._started_s
         self._most_connected = 0
         self._loads = LoadAverages()
+        self.on_interval = Signal[()]()
+        """Called at each interval, before changes are published."""
+        self.others: dict[int, Mapping[str, float]] = {}
+        """The latest figures of other cells, by their number."""
+        self._numbers = self._made_numbers()
         self._readers = self._made()
         self._published: dict[str, str] = {}
         self._states: dict[str, str] = {}
 
     def tick(self) -> None:
         """Called with each tick: publishes what has changed when the interval is over."""
-        self._most_connected = max(self._most_connected, len(self._connections))
+        self._most_connected = max(self._most_connected, self._connected())
         now_s = self._clock.monotonic_s()
         if not self.settings.interval or now_s < self._due_s:
             return
@@ -108,6 +115,7 @@ class SysTopics:
             },
             now_s,
         )
+        self.on_interval()
         for topic, read in self._all():
             if self._is_wanted(topic):
                 self._publish_change(topic, read())
@@ -173,19 +181,55 @@ class SysTopics:
     def _all(self) -> Iterator[tuple[str, Read]]:
         yield from self._readers.items()
         for (name, window), value in self._loads.values.items():
-            yield f"{_BROKER}load/{name}/{window}", lambda value=value: f"{value:.2f}"  # type: ignore[misc]
+            load = f"load/{name}/{window}"
+            yield f"{_BROKER}{load}", lambda own=value, load=load: f"{self._total(load, own):.2f}"  # type: ignore[misc]
         for topic, text in self._states.items():
             yield topic, lambda text=text: text  # type: ignore[misc]
 
+    def figures(self) -> dict[str, float]:
+        """The numbers of this cell by the name that follows ``$SYS/broker/``."""
+        loads = self._loads.values.items()
+        return {
+            **{name: read() for name, read in self._numbers.items()},
+            **{f"load/{name}/{window}": value for (name, window), value in loads},
+        }
+
+    def _total(self, name: str, own: float) -> float:
+        return own + sum(figures.get(name, 0) for figures in self.others.values())
+
+    def _connected(self) -> int:
+        return int(self._total("clients/connected", len(self._connections)))
+
     def _made(self) -> dict[str, Read]:
+        node = self._identity.name
+        version = self._identity.version
+        own = f"{SYS_PREFIX}brokers/{node}/"  # as EMQX names them
+        return {
+            f"{_BROKER}version": lambda: f"sluice version {version}",
+            f"{_BROKER}uptime": lambda: f"{self._uptime_s()} seconds",
+            f"{SYS_PREFIX}brokers": lambda: node,
+            f"{own}version": lambda: version,
+            f"{own}uptime": lambda: str(self._uptime_s() * 1000),
+            f"{own}datetime": lambda: rfc3339(self._clock.now_ns()),
+            f"{own}sysdescr": lambda: "Sluice MQTT broker",
+            f"{_BROKER}clients/maximum": lambda: str(max(self._most_connected, self._connected())),
+            **{
+                f"{_BROKER}{name}": partial(self._text, name, read)
+                for name, read in self._numbers.items()
+            },
+        }
+
+    def _text(self, name: str, read: Callable[[], float]) -> str:
+        return str(int(self._total(name, read())))
+
+    def _made_numbers(self) -> dict[str, Callable[[], float]]:
         connections = self._connections
         value = self._context.metrics.value
-        numbers: dict[str, Callable[[], float]] = {
+        return {
             "clients/connected": lambda: len(connections),
             "clients/active": lambda: len(connections),
             "clients/disconnected": self._away,
             "clients/inactive": self._away,
-            "clients/maximum": lambda: max(self._most_connected, len(connections)),
             "clients/total": lambda: value("sessions"),
             "clients/expired": lambda: self._sum("sessions_expired"),
             "messages/received": lambda: self._sum("packets_received"),
@@ -207,21 +251,8 @@ class SysTopics:
             "shared_subscriptions/count": lambda: value("shared_subscriptions"),
             "heap/current": _resident_bytes,
             "heap/maximum": _most_resident_bytes,
+            **self._by_type(),
         }
-        node = self._identity.name
-        version = self._identity.version
-        own = f"{SYS_PREFIX}brokers/{node}/"  # as EMQX names them
-        texts: dict[str, Read] = {
-            f"{_BROKER}version": lambda: f"sluice version {version}",
-            f"{_BROKER}uptime": lambda: f"{self._uptime_s()} seconds",
-            f"{SYS_PREFIX}brokers": lambda: node,
-            f"{own}version": lambda: version,
-            f"{own}uptime": lambda: str(self._uptime_s() * 1000),
-            f"{own}datetime": lambda: rfc3339(self._clock.now_ns()),
-            f"{own}sysdescr": lambda: "Sluice MQTT broker",
-        }
-        numbers |= self._by_type()
-        return texts | {f"{_BROKER}{name}": _as_text(read) for name, read in numbers.items()}
 
     def _by_type(self) -> dict[str, Callable[[], float]]:
         """``mqtt/TYPE/received`` and ``.../sent``, of the packet types that go that way."""
@@ -281,10 +312,6 @@ class SysTopics:
 
     def _message(self, topic: str, payload: bytes, *, retain: bool) -> Message:
         return Message(topic, payload, 0, retain, BROKER, self._clock.now_ns())
-
-
-def _as_text(read: Callable[[], float]) -> Read:
-    return lambda: str(int(read()))
 
 
 def _resident_bytes() -> int:

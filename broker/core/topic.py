@@ -75,7 +75,7 @@ def is_bridge_state(topic: str) -> bool:
 
 _SYSTEM_OF_CLIENTS: Final = tuple(
     tuple(f"{SYS_PREFIX}{rest}".split("/"))
-    for rest in ("broker/connection/+/state", "brokers/+/clients/+/+")
+    for rest in ("broker/connection/#", "brokers/+/clients/#")  # a name may have levels
 )
 
 

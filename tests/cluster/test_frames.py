@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker.cluster.frames import (
     MAX_STRUCT_BYTES,
+    Figures,
     Frame,
     FrameDecoder,
     FrameError,
@@ -73,6 +74,10 @@ _BODIES: st.SearchStrategy[Any] = st.one_of(
     st.builds(Taken, _NUMBERS, st.lists(_NUMBERS, max_size=4), st.lists(_NUMBERS, max_size=4)),
     st.builds(LogRecords, st.lists(_RECORDS, max_size=4), _NUMBERS),
     st.builds(Kept, _NUMBERS),
+    st.builds(
+        Figures,
+        st.dictionaries(_NAMES, st.integers(-(1 << 62), 1 << 62) | st.floats(0, 1e9), max_size=4),
+    ),
 )
 
 
@@ -115,7 +120,7 @@ def test_other_bytes_are_frames_or_one_error(data: bytes, places: list[int]) -> 
 
 @settings(max_examples=examples(200))
 @given(
-    st.sampled_from([Hello, RouteChanges, Routed, Taken, LogRecords, Kept]),
+    st.sampled_from([Hello, RouteChanges, Routed, Taken, LogRecords, Kept, Figures]),
     st.binary(max_size=60) | _BODIES.map(lambda body: encoded(body)[8:]),
 )
 def test_a_body_is_its_struct_or_one_error(kind: type[Any], body: bytes) -> None:
