@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -12,12 +13,14 @@ from threading import Thread
 from typing import Any
 
 import httpx
+from websockets.sync.client import connect
 
 from broker.cluster.directories import make_directories
 from broker.cluster.switchboard import Switchboard
 from broker.core.cells import Place
 from tests.support.cells import Heard
 from tests.support.local_node import Node
+from tests.support.node import TOKEN
 
 _DEADLINE_S = 30.0
 
@@ -88,3 +91,20 @@ def running(data_dir: Path, number: int = 2, config: str = "") -> Iterator[Cells
             node.start()
             stack.callback(node.stop)
         yield cells
+
+
+@contextmanager
+def live(cells: Cells, channel: str, **parameters: Any) -> Iterator[Iterator[dict[str, Any]]]:
+    """The frames of a channel of the front."""
+    address = f"{cells.front.url.replace('http', 'ws')}/api/v1/live"
+    with connect(address, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as socket:
+        wanted = {"kind": "subscribe", "id": "c", "channel": channel, "parameters": parameters}
+        socket.send(json.dumps(wanted))
+
+        def frames() -> Iterator[dict[str, Any]]:
+            while True:
+                frame = json.loads(socket.recv(timeout=30))
+                assert frame["kind"] in ("snapshot", "delta"), frame
+                yield frame["data"]
+
+        yield frames()

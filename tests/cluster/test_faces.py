@@ -14,11 +14,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from websockets.sync.client import connect
 
 from broker.admin.rights import Actor
 from broker.core.errors import Conflict
-from tests.cluster.cells import Cells, running
+from tests.cluster.cells import Cells, live, running
 from tests.end_to_end.clients import Client
 from tests.support.local_node import sluice
 from tests.support.node import TOKEN, eventually
@@ -493,18 +492,45 @@ def test_random_requests_get_an_answer(cells: Cells, devices: list[str]) -> None
 
 
 def test_the_live_channel_counts_the_clients_of_all_cells(cells: Cells, devices: list[str]) -> None:
-    address = f"{cells.front.url.replace('http', 'ws')}/api/v1/live"
-    with connect(address, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as live:
-        live.send(
-            json.dumps({"kind": "subscribe", "id": "s", "channel": "status", "parameters": {}})
-        )
-        expected = cells.front.call("GET", "/status")["connections"]
-        assert expected > sum(cells.place.cell_of(name) == 0 for name in devices)
-        while True:
-            frame = json.loads(live.recv(timeout=30))
-            assert frame["kind"] in ("snapshot", "delta"), frame
-            if frame["data"].get("connections") == expected:
-                break
+    expected = cells.front.call("GET", "/status")["connections"]
+    assert expected > sum(cells.place.cell_of(name) == 0 for name in devices)
+    with live(cells, "status") as frames:
+        assert any(data.get("connections") == expected for data in frames)
+
+
+def test_a_live_tail_has_the_messages_of_all_cells(cells: Cells) -> None:
+    names = [cells.client_of(cell, "followed") for cell in (0, 1)]
+    with (
+        Client(cells.nodes[0], names[0]) as first,
+        Client(cells.nodes[1], names[1]) as second,
+        live(cells, "tail", filter="live/#", clientid="followed*") as frames,
+    ):
+        numbers: dict[str, int] = {}
+        seen: list[str] = []
+        first.publish("live/a", b"own", 1)
+        eventually(lambda: tails_of(cells, 1) == 1)
+        for number in range(200):  # more than the rate of 50 a second
+            second.publish("live/b", b"%d" % number, 1)
+        while numbers.get("matched") != 201:
+            data = next(frames)
+            seen += [message["topic"] for message in data.get("messages", ())]
+            numbers |= {name: value for name, value in data.items() if name != "messages"}
+    assert {"live/a", "live/b"} == set(seen)
+    assert numbers["shown"] == len(seen) < 201
+    assert numbers["skipped"] == 201 - len(seen)
+    eventually(lambda: not tails_of(cells, 1))
+
+
+def tails_of(cells: Cells, cell: int) -> int:
+    """Open tails of a cell."""
+    text = httpx.get(f"{cells.front.url}/metrics", trust_env=False, timeout=30).text
+    samples = (
+        sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "sluice_tails" and sample.labels["cell"] == str(cell)
+    )
+    return int(next(samples).value)
 
 
 @pytest.mark.parametrize("limit", [1, 4, 1000])

@@ -12,7 +12,7 @@ import pytest
 
 from broker.admin.rights import Actor
 from pyspark_sluice.client import StreamClient
-from tests.cluster.cells import Cells, running
+from tests.cluster.cells import Cells, live, running
 from tests.end_to_end.clients import Client
 from tests.support.node import TOKEN, eventually
 from ui.api.cell_calls import ACTOR_HEADER, header_of_actor
@@ -221,6 +221,8 @@ def test_a_replay_sends_the_records_of_all_cells_and_is_one_job(cells: Cells) ->
     assert job["state"] == "done"
     shown = cells.front.call("GET", f"/jobs/{job['id']}")
     assert shown["result"]["sent"] == total
+    with live(cells, "jobs") as frames:
+        assert any(data.get(job["id"], {}).get("progress") == job["progress"] for data in frames)
     # from the records of one cell only
     one = {"to": "stream:copy", "from": {"1": 0}}
     assert cells.front.call("POST", "/streams/source:replay", one)["sent"] == total // 2

@@ -23,6 +23,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
+from urllib.parse import urlencode
 
 import httpx
 from starlette.requests import Request
@@ -62,6 +63,7 @@ from ui.api.cell_joins import (
     summed,
 )
 from ui.api.cell_streams import CellStreams
+from ui.api.cell_tails import TailsOfCells
 from ui.api.jobs import PATH as JOBS_PATH
 from ui.api.json_bodies import MAX_JSON_BYTES, Json, read_bytes
 from ui.api.parameters import encode_cursor
@@ -241,6 +243,15 @@ class Faces:
             return total
 
         return look
+
+    def tailed(self, parameters: Mapping[str, Any]) -> TailsOfCells:
+        """The messages of a tail with these parameters in the other cells."""
+        sent = {name: value for name, value in parameters.items() if value is not None}
+        target = f"/api/v1/topics/tail?{urlencode({**sent, 'seconds': 86_400})}"
+        front = Actor("front")
+        return TailsOfCells(
+            self.place.others, lambda cell: self._calls.lines(cell, "GET", target, front)
+        )
 
     def _read_store(self, cell: int, messages: bool, is_encrypted: bool) -> Generator[bytes]:
         """See ``broker.admin.backups.ReadStore``."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic import BaseModel, RootModel
 
@@ -17,6 +17,7 @@ from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import Listed, Spec
 from broker.core.resources import resources
+from ui.api.cell_jobs import together
 from ui.api.context import ApiContext
 from ui.api.filters import FILTERS, ListFilter, state_of
 from ui.api.json_bodies import plain
@@ -36,6 +37,9 @@ from ui.api.models.live import (
 )
 from ui.api.resources import pattern_of
 from ui.api.status import Status
+
+if TYPE_CHECKING:
+    from ui.api.cells import Faces
 
 # Members in which kinds have the reason for an object's state, in order of preference.
 _REASONS: Final = ("state_reason", "status_reason", "reason")
@@ -197,30 +201,44 @@ class Messages(State):
 
     lingers: bool = False
 
-    def __init__(self, tails: MessageTails, wanted: TailParameters) -> None:
+    def __init__(
+        self, tails: MessageTails, wanted: TailParameters, faces: Faces | None = None
+    ) -> None:
         self._tails = tails
-        self._shown = 0
+        self._shown = self._shown_of_others = 0
         self._tail = tails.open(
             wanted.filter,
             wanted.messages_per_s,
             wanted.bytes_per_s,
             publishers=publishers_of(pattern_of(wanted.clientid), wanted.address),
         )
+        self._others = None if faces is None else faces.tailed(wanted.model_dump())
         super().__init__(self._taken)
 
     def close(self) -> None:
         """Close the tail."""
         self._tails.close(self._tail)
+        if self._others is not None:
+            self._others.close()
 
     def _taken(self) -> Spec:
         if not self._tail.is_open:
             raise Unavailable("the broker has closed the tail")
-        messages = [self._tails.show(message) for message in self._tail.take()]
+        messages: list[Any] = [self._tails.show(message) for message in self._tail.take()]
         self._shown += len(messages)
         status = self._tails.status(self._tail, self._shown)
+        shown, skipped = status["shown"], status["skipped"]
+        if self._others is not None:
+            of_others = self._others.take()
+            messages = sorted([*messages, *of_others], key=lambda message: str(message["at"]))
+            self._shown_of_others += len(of_others)
+            shown += self._shown_of_others
+            skipped += self._others.skipped
         return {
             "messages": messages,
-            **{name: status[name] for name in ("matched", "shown", "skipped")},
+            "matched": shown + skipped,
+            "shown": shown,
+            "skipped": skipped,
         }
 
 
@@ -258,6 +276,17 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
     if faces is not None:
         (verb,) = (verb for each in resources() for verb in each.verbs if verb.id == "getStatus")
         status = faces.watched("/api/v1/status", verb.sums, own_status)
+
+    def own_jobs() -> Any:
+        return {"items": context.jobs.known()}
+
+    jobs = own_jobs
+    if faces is not None:
+        every_job = faces.watched("/api/v1/jobs", ("items",), own_jobs)
+
+        def jobs() -> Any:
+            return {"items": together(every_job()["items"])}
+
     channels = {
         "status": Channel(
             "What the node is doing, as `GET /status` shows it.",
@@ -282,7 +311,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             NoParameters,
             LiveJobs,
             0.5,
-            lambda _: State(lambda: {job["id"]: job for job in context.jobs.known()}),
+            lambda _: State(lambda: {job["id"]: job for job in jobs()["items"]}),
             "job",
         ),
     }
@@ -317,7 +346,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             TailParameters,
             LiveTail,
             0.5,
-            lambda wanted: Messages(tails, wanted),
+            lambda wanted: Messages(tails, wanted, faces),
             "message",
         )
     return channels

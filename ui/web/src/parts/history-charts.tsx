@@ -27,19 +27,22 @@ export interface ChartOf {
 }
 
 function linesOf({ series }: MetricsWindow, parts: Part[], spread: Spread | undefined, length: number): Line[] {
-  const spreading = series
-    .filter(({ name }) => name === spread?.name)
-    .map(({ labels, mean }) => ({ label: wordsOf(labels[spread?.label ?? ""] ?? ""), values: mean.slice(0, length) }));
+  const spreadOut = series.filter(({ name }) => name === spread?.name);
+  const valueOf = ({ labels }: (typeof series)[number]) => labels[spread?.label ?? ""] ?? "";
+  // a value has a series of each cell
+  const spreading = [...new Set(spreadOut.map(valueOf))].map((value) => ({
+    label: wordsOf(value),
+    values: combined(spreadOut.filter((one) => valueOf(one) === value), length),
+  }));
   return [
-    ...parts.map((part) => ({ label: part.label, values: combined(series, part, length) })),
+    ...parts.map((part) => ({ label: part.label, values: combined(series.filter(({ name }) => part.names.includes(name)), length) })),
     ...spreading.sort((a, b) => a.label.localeCompare(b.label)),
   ];
 }
 
 export const wordsOf = (name: string) => name.replaceAll("_", " ");
 
-function combined(series: MetricsWindow["series"], { names }: Part, length: number): (number | null)[] {
-  const chosen = series.filter(({ name }) => names.includes(name));
+function combined(chosen: MetricsWindow["series"], length: number): (number | null)[] {
   return Array.from({ length }, (_, at) => {
     const values = chosen.map(({ mean }) => mean[at]).filter((value) => value !== null && value !== undefined);
     if (!values.length) return null;
