@@ -32,10 +32,19 @@ function linesOf({ series }: MetricsWindow, parts: Part[], spread: Spread | unde
   // a value has a series of each cell
   const spreading = [...new Set(spreadOut.map(valueOf))].map((value) => ({
     label: wordsOf(value),
-    values: combined(spreadOut.filter((one) => valueOf(one) === value), length),
+    values: combined(
+      spreadOut.filter((one) => valueOf(one) === value),
+      length,
+    ),
   }));
   return [
-    ...parts.map((part) => ({ label: part.label, values: combined(series.filter(({ name }) => part.names.includes(name)), length) })),
+    ...parts.map((part) => ({
+      label: part.label,
+      values: combined(
+        series.filter(({ name }) => part.names.includes(name)),
+        length,
+      ),
+    })),
     ...spreading.sort((a, b) => a.label.localeCompare(b.label)),
   ];
 }
