@@ -279,6 +279,9 @@ def test_a_cell_that_is_away(tmp_path: Path) -> None:
             cells.front.call("POST", "/rules", RULE)
             cells.nodes[1].start()
             assert own(cells, 1, "GET", "/rules/r").status_code == 200
+            for name in ("at-once", "again"):
+                cells.front.call("POST", "/rules", {**RULE, "name": name})
+                assert own(cells, 1, "GET", f"/rules/{name}").status_code == 200
             eventually(lambda: "incomplete" not in cells.front.call("GET", "/clients"))
 
 

@@ -316,7 +316,8 @@ class Faces:
                     raise
             if not replaced:
                 return response
-            there = [cell for cell in self.place.others if cell not in self._behind]
+            behind = list(self._behind)
+            there = [cell for cell in self.place.others if cell not in behind]
             changes = self._file.changes_of(replaced)
             answers = await asyncio.gather(*(self._adopt(cell, changes) for cell in there))
             refusals = [
@@ -326,6 +327,7 @@ class Faces:
                 for answer in answers:
                     if isinstance(answer, Away):
                         self._follow(answer.cell)
+                await asyncio.gather(*map(self._hurry, behind))
                 # before a retention deletes what a new table is to get; a cell that is away deletes nothing
                 if self._streams is not None and not self._behind:
                     await self._streams.look()
@@ -345,13 +347,21 @@ class Faces:
             for cell in self.place.others:
                 self._follow(cell)
 
-    async def _adopt(self, cell: int, changes: Mapping[str, Any] | None = None) -> Reply | Away:
+    async def _hurry(self, cell: int) -> None:
+        """Let a cell that was away take over everything now if it is back, and again later: what it is taking over
+        may be older."""
+        self._follow(cell)
+        await self._adopt(cell, within_s=_AGAIN_S)
+
+    async def _adopt(
+        self, cell: int, changes: Mapping[str, Any] | None = None, within_s: float = CONFIG_S
+    ) -> Reply | Away:
         """Let a cell take over these changes, or all that the file holds."""
         body = jsontext.encode({"changes": changes, "files": self._reload.files_digest})
         if len(body) > MAX_JSON_BYTES:
             body = jsontext.encode({"changes": None, "files": self._reload.files_digest})
         return await self._calls.ask(
-            cell, "POST", _ADOPT, actor=Actor("front"), body=body, within_s=CONFIG_S
+            cell, "POST", _ADOPT, actor=Actor("front"), body=body, within_s=within_s
         )
 
     def _follow(self, cell: int) -> None:
