@@ -78,9 +78,11 @@ def test_what_is_exported_and_imported_is_the_same(node: Node, tmp_path: Path, f
     assert f"appended {MESSAGES + 1} records" in sluice(node, "import", form, str(file))
     assert records(node, form) == records(node, "kept")
     read = "read_json_auto" if form == "ndjson" else "read_parquet"
-    count = duckdb.execute(
-        f"SELECT count(*), count(DISTINCT (shard, \"offset\")) FROM {read}('{file}')"
-    ).fetchone()
+    count = (
+        duckdb.connect()
+        .execute(f"SELECT count(*), count(DISTINCT (shard, \"offset\")) FROM {read}('{file}')")
+        .fetchone()
+    )
     assert count == (MESSAGES + 1, MESSAGES + 1)
 
 
@@ -109,7 +111,7 @@ def test_the_api_gives_a_range_as_a_file(node: Node, tmp_path: Path, form: str, 
         answer = client.get(path)
     file = tmp_path / "range"
     file.write_bytes(answer.content)
-    assert duckdb.execute(f"SELECT count(*) FROM {read}('{file}')").fetchone() == (
+    assert duckdb.connect().execute(f"SELECT count(*) FROM {read}('{file}')").fetchone() == (
         int(held["next_offset"]),
     )
 

@@ -67,7 +67,7 @@ def filled(broker: Node) -> Node:
 def rows_of(node: Node, table: str) -> list[tuple[Any, ...]]:
     """The rows as DuckDB reads them."""
     rows = DeltaTable(node.data_dir / "lake" / table).to_pyarrow_table()  # noqa: F841  # DuckDB finds it by its name
-    found = duckdb.sql("SELECT temp, round(fahrenheit, 1) FROM rows ORDER BY temp")
+    found = duckdb.connect().sql("SELECT temp, round(fahrenheit, 1) FROM rows ORDER BY temp")
     assert found is not None
     return found.fetchall()
 

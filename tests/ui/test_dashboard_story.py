@@ -33,7 +33,9 @@ def write(page: Any, sql: str) -> None:
 def rows_of(node: Node, table: str) -> list[tuple[Any, ...]]:
     """The different rows of a table, as DuckDB reads them."""
     rows = DeltaTable(node.data_dir / "lake" / table).to_pyarrow_table()  # noqa: F841  # DuckDB finds it by its name
-    found = duckdb.sql("SELECT DISTINCT room, round(fahrenheit, 1) FROM rows ORDER BY ALL")
+    found = duckdb.connect().sql(
+        "SELECT DISTINCT room, round(fahrenheit, 1) FROM rows ORDER BY ALL"
+    )
     assert found is not None
     return found.fetchall()
 

@@ -85,7 +85,7 @@ def test_nested_values_times_and_decimals_are_columns_that_others_read(make: Mak
         iceberg = again._table
         assert str(iceberg.schema().find_type("pos.tags.element.n")) == "long"
         assert iceberg.scan(row_filter="pos.lat > 51").to_arrow().num_rows == 2
-    found = duckdb.sql(
+    found = duckdb.connect().sql(
         "SELECT pos.lat, pos.tags[1].n, price + 1, by_room['attic'].t, day "
         f"FROM read_parquet({files_of(spec)}) WHERE day IS NOT NULL"
     )

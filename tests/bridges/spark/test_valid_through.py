@@ -112,7 +112,7 @@ def test_other_engines_see_it_in_commits_and_beside_them(spec: TableSpec) -> Non
         table.refresh()
         assert table.properties["valid-through"] == text
         query = f"SELECT max(properties['valid-through']) FROM read_json('{path}/metadata/*.metadata.json')"
-    assert duckdb.execute(query).fetchall() == [(datetime.fromisoformat(text),)]
+    assert duckdb.connect().execute(query).fetchall() == [(datetime.fromisoformat(text),)]
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
