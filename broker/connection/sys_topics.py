@@ -182,9 +182,9 @@ class SysTopics:
         yield from self._readers.items()
         for (name, window), value in self._loads.values.items():
             load = f"load/{name}/{window}"
-            yield f"{_BROKER}{load}", lambda own=value, load=load: f"{self._total(load, own):.2f}"  # type: ignore[misc]
+            yield f"{_BROKER}{load}", partial(self._load, load, value)
         for topic, text in self._states.items():
-            yield topic, lambda text=text: text  # type: ignore[misc]
+            yield topic, partial(str, text)
 
     def figures(self) -> dict[str, float]:
         """The numbers of this cell by the name that follows ``$SYS/broker/``."""
@@ -218,6 +218,9 @@ class SysTopics:
                 for name, read in self._numbers.items()
             },
         }
+
+    def _load(self, name: str, own: float) -> str:
+        return f"{self._total(name, own):.2f}"
 
     def _text(self, name: str, read: Callable[[], float]) -> str:
         return str(int(self._total(name, read())))

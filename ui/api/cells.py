@@ -12,7 +12,6 @@ import secrets
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Generator,
@@ -20,9 +19,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractContextManager, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
@@ -37,9 +36,7 @@ from broker.core import jsontext
 from broker.core.cells import Place
 from broker.core.errors import Conflict, Invalid, NotFound, Problem, SluiceError, Unavailable
 from broker.core.kinds import At
-from broker.core.objects import SavedObject, Spec
-from broker.core.signals import Signal
-from broker.observe.log import get_logger
+from broker.core.objects import Spec
 from ui.api.cell_calls import (
     Away,
     CellCalls,
@@ -49,6 +46,7 @@ from ui.api.cell_calls import (
     store_path,
     there,
 )
+from ui.api.cell_config import Act, Adopts, ConfigOfCells, SavedFile
 from ui.api.cell_jobs import JOB_HEADER, is_over, joined, results, together
 from ui.api.cell_joins import (
     SHOWS_PLACES,
@@ -65,22 +63,16 @@ from ui.api.cell_joins import (
 from ui.api.cell_streams import CellStreams
 from ui.api.cell_tails import TailsOfCells
 from ui.api.jobs import PATH as JOBS_PATH
-from ui.api.json_bodies import MAX_JSON_BYTES, Json, read_bytes
+from ui.api.json_bodies import Json, read_bytes
 from ui.api.parameters import encode_cursor
 
-# Seconds in which a cell has to take a changed configuration over, and between attempts to reach one that missed it.
-CONFIG_S: Final = 10.0
-_AGAIN_S: Final = 1.0
 # Seconds between looks at the parts of a job whose end is waited for.
 _JOB_STEP_S: Final = 0.2
+# Seconds after which a cell that does not answer is asked for its part again.
+_AGAIN_S: Final = 1.0
 # Headers of a request that go along.
 _SENT: Final = ("if-match", "prefer", "accept", "content-type")
 _NOT_FOUND: Final = 404
-_ADOPT: Final = "/api/v1/cells:adopt"
-
-_log = get_logger(__name__)
-
-Act = Callable[..., Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +103,6 @@ class Asked:
         return [*kept, *((name, str(value)) for name, value in others.items() if value is not None)]
 
 
-class SavedFile(Protocol):
-    """The file in which the front saves (``broker.config.sections.ApiFile``)."""
-
-    on_change: Signal[SavedObject]
-
-    def noting(self) -> AbstractContextManager[Any]: ...
-
-    def put_back(self, replaced: Any) -> None: ...
-
-    def changes_of(self, replaced: Any) -> Mapping[str, Any] | None: ...
-
-
-class Adopts(Protocol):
-    """Takes over the content of that file (``broker.app.reload``)."""
-
-    @property
-    def files_digest(self) -> str: ...
-
-    async def adopt(self) -> None: ...
-
-
 class Faces:
     """The other cells, as the front asks them. ``file`` is what the front saves in, and ``reload`` takes over what is
     in it."""
@@ -147,28 +118,23 @@ class Faces:
     ) -> None:
         self.place = place
         self._calls = CellCalls(place, token)
-        self._file = file
-        self._reload = reload
         self._streams = None if streams is None else CellStreams(place, self._calls, streams)
         self._loop: asyncio.AbstractEventLoop | None = None
         if backups is not None:
             backups.read_others(place.others, self._read_store)
-        self._missed: set[int] = set()
-        self._behind: dict[int, asyncio.Task[None]] = {}
-        self._changing = asyncio.Lock()
+        self._config = ConfigOfCells(place, self._calls, file, reload, self._streams)
 
     def start(self) -> None:
         """Be ready to ask; connections are opened when they are needed."""
         self._loop = asyncio.get_running_loop()
         self._calls.start()
-        self._file.on_change.connect(self._saved_otherwise)
+        self._config.start()
         if self._streams is not None:
             self._streams.start()
 
     async def stop(self) -> None:
         """Close all connections. May be called twice."""
-        for task in self._behind.values():
-            task.cancel()
+        self._config.stop()
         if self._streams is not None:
             await self._streams.stop()
         await self._calls.stop()
@@ -288,7 +254,7 @@ class Faces:
             case "each":
                 return await self._each(asked, act)
             case "config":
-                return await act() if asked.is_dry else await self._saved(act)
+                return await act() if asked.is_dry else await self._config.changed(act)
             case "jobs":
                 return await self._of_jobs(asked, act)
             case "shards":
@@ -302,85 +268,6 @@ class Faces:
                 return await act()
             case _:
                 return await act()
-
-    async def _saved(self, act: Act) -> Response:
-        """A change of saved values: in all cells, or in none. A cell that is away takes it over when it is back."""
-        async with self._changing:
-            with self._file.noting() as replaced:
-                try:
-                    response = await act()
-                except BaseException:
-                    if replaced:  # what was saved before it failed
-                        for cell in self.place.others:
-                            self._follow(cell)
-                    raise
-            if not replaced:
-                return response
-            behind = list(self._behind)
-            there = [cell for cell in self.place.others if cell not in behind]
-            changes = self._file.changes_of(replaced)
-            answers = await asyncio.gather(*(self._adopt(cell, changes) for cell in there))
-            refusals = [
-                answer for answer in answers if isinstance(answer, Reply) and not answer.is_good
-            ]
-            if not refusals:
-                for answer in answers:
-                    if isinstance(answer, Away):
-                        self._follow(answer.cell)
-                await asyncio.gather(*map(self._hurry, behind))
-                # before a retention deletes what a new table is to get; a cell that is away deletes nothing
-                if self._streams is not None and not self._behind:
-                    await self._streams.look()
-                return response
-            self._file.put_back(replaced)
-            await self._reload.adopt()
-            for answer in await asyncio.gather(*map(self._adopt, there)):
-                if isinstance(answer, Away):
-                    self._follow(answer.cell)
-            raise Conflict(
-                f"cell {refusals[0].cell} refused the change, so no cell has it: {refusals[0].detail}"
-            )
-
-    def _saved_otherwise(self, _saved: SavedObject) -> None:
-        """Something was saved by no operation, as by the API of the schema registry: others take it over soon."""
-        if not self._changing.locked():
-            for cell in self.place.others:
-                self._follow(cell)
-
-    async def _hurry(self, cell: int) -> None:
-        """Let a cell that was away take over everything now if it is back, and again later: what it is taking over
-        may be older."""
-        self._follow(cell)
-        await self._adopt(cell, within_s=_AGAIN_S)
-
-    async def _adopt(
-        self, cell: int, changes: Mapping[str, Any] | None = None, within_s: float = CONFIG_S
-    ) -> Reply | Away:
-        """Let a cell take over these changes, or all that the file holds."""
-        body = jsontext.encode({"changes": changes, "files": self._reload.files_digest})
-        if len(body) > MAX_JSON_BYTES:
-            body = jsontext.encode({"changes": None, "files": self._reload.files_digest})
-        return await self._calls.ask(
-            cell, "POST", _ADOPT, actor=Actor("front"), body=body, within_s=within_s
-        )
-
-    def _follow(self, cell: int) -> None:
-        """Let a cell take over the configuration as soon as it answers."""
-        self._missed.add(cell)
-        if cell not in self._behind:
-            task = asyncio.create_task(self._until_adopted(cell), name=f"files of cell {cell}")
-            self._behind[cell] = task
-
-    async def _until_adopted(self, cell: int) -> None:
-        while cell in self._missed:
-            self._missed.discard(cell)
-            answer = await self._adopt(cell)
-            if isinstance(answer, Away):
-                self._missed.add(cell)
-                await asyncio.sleep(_AGAIN_S)
-            elif not answer.is_good:
-                _log.error("cells.configuration_differs", cell=cell, reason=answer.detail)
-        del self._behind[cell]
 
     async def _of_client(self, asked: Asked, act: Act) -> Response:
         sent = asked.sent or {}

@@ -282,11 +282,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
 
     jobs = own_jobs
     if faces is not None:
-        every_job = faces.watched("/api/v1/jobs", ("items",), own_jobs)
-
-        def jobs() -> Any:
-            return {"items": together(every_job()["items"])}
-
+        jobs = faces.watched("/api/v1/jobs", ("items",), own_jobs)
     channels = {
         "status": Channel(
             "What the node is doing, as `GET /status` shows it.",
@@ -311,7 +307,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             NoParameters,
             LiveJobs,
             0.5,
-            lambda _: State(lambda: {job["id"]: job for job in jobs()["items"]}),
+            lambda _: State(lambda: {job["id"]: job for job in together(jobs()["items"])}),
             "job",
         ),
     }

@@ -1,0 +1,167 @@
+"""The configuration over cells: the front saves it, and the others take over what changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+from starlette.responses import Response
+
+from broker.admin.rights import Actor
+from broker.core import jsontext
+from broker.core.cells import Place
+from broker.core.errors import Conflict
+from broker.core.objects import SavedObject
+from broker.core.signals import Signal
+from broker.observe.log import get_logger
+from ui.api.cell_calls import Away, CellCalls, Reply
+from ui.api.cell_streams import CellStreams
+from ui.api.json_bodies import MAX_JSON_BYTES
+
+# Seconds in which a cell has to take a changed configuration over, and between attempts to reach one that missed it.
+_CONFIG_S: Final = 10.0
+_AGAIN_S: Final = 1.0
+_ADOPT: Final = "/api/v1/cells:adopt"
+
+_log = get_logger(__name__)
+
+Act = Callable[..., Awaitable[Response]]
+
+
+class SavedFile(Protocol):
+    """The file in which the front saves (``broker.config.sections.ApiFile``)."""
+
+    on_change: Signal[SavedObject]
+
+    def noting(self) -> AbstractContextManager[Any]: ...
+
+    def put_back(self, replaced: Any) -> None: ...
+
+    def changes_of(self, replaced: Any) -> Mapping[str, Any] | None: ...
+
+
+class Adopts(Protocol):
+    """Takes over the content of that file (``broker.app.reload``)."""
+
+    @property
+    def files_digest(self) -> str: ...
+
+    async def adopt(self) -> None: ...
+
+
+class ConfigOfCells:
+    """Changes of saved values, in all cells or in none. ``file`` is the front's, and ``reload`` takes over its content.
+    A cell that is away takes it over when it is back."""
+
+    def __init__(
+        self,
+        place: Place,
+        calls: CellCalls,
+        file: SavedFile,
+        reload: Adopts,
+        streams: CellStreams | None,
+    ) -> None:
+        self._others = place.others
+        self._calls = calls
+        self._file = file
+        self._reload = reload
+        self._streams = streams
+        self._missed: set[int] = set()
+        """Cells that lack a change."""
+        self._behind: dict[int, asyncio.Task[None]] = {}
+        """Cells that have missed one, and the task that asks them until they have all."""
+        self._changing = asyncio.Lock()
+
+    def start(self) -> None:
+        """Follow the file."""
+        self._file.on_change.connect(self._saved_otherwise)
+
+    def stop(self) -> None:
+        """Ask no more. May be called twice."""
+        for task in self._behind.values():
+            task.cancel()
+
+    async def changed(self, act: Act) -> Response:
+        """The answer of ``act``, which changes what is saved.
+
+        Raises:
+            Conflict: a cell refused the change, so that no cell has it.
+        """
+        async with self._changing:
+            with self._file.noting() as replaced:
+                try:
+                    response = await act()
+                except BaseException:
+                    if replaced:  # what was saved before it failed
+                        self._follow(self._others)
+                    raise
+            if not replaced:
+                return response
+            behind = list(self._behind)
+            there = [cell for cell in self._others if cell not in behind]
+            changes = self._file.changes_of(replaced)
+            answers = await asyncio.gather(*(self._adopt(cell, changes) for cell in there))
+            refusals = [
+                answer for answer in answers if isinstance(answer, Reply) and not answer.is_good
+            ]
+            if refusals:
+                self._file.put_back(replaced)
+                self._follow(behind)  # they may have read the file before it was put back
+                await self._reload.adopt()
+                self._follow_away(await asyncio.gather(*map(self._adopt, there)))
+                text = f"cell {refusals[0].cell} refused the change, so no cell has it"
+                raise Conflict(f"{text}: {refusals[0].detail}")
+            self._follow_away(answers)
+            answers += await asyncio.gather(*map(self._hurry, behind))
+            # before a retention deletes what a new table is to get; a cell that is away deletes nothing
+            if self._streams is not None and not any(
+                isinstance(answer, Away) for answer in answers
+            ):
+                await self._streams.look()
+            return response
+
+    def _saved_otherwise(self, _saved: SavedObject) -> None:
+        """Something was saved by no operation, as by the API of the schema registry: others take it over soon."""
+        if not self._changing.locked():
+            self._follow(self._others)
+
+    async def _hurry(self, cell: int) -> Reply | Away:
+        """Let a cell that was away take over everything now if it is back, and again later: what it is taking over
+        may be older."""
+        self._follow([cell])
+        return await self._adopt(cell, within_s=_AGAIN_S)
+
+    async def _adopt(
+        self, cell: int, changes: Mapping[str, Any] | None = None, within_s: float = _CONFIG_S
+    ) -> Reply | Away:
+        """Let a cell take over these changes, or all that the file holds."""
+        body = jsontext.encode({"changes": changes, "files": self._reload.files_digest})
+        if len(body) > MAX_JSON_BYTES:
+            body = jsontext.encode({"changes": None, "files": self._reload.files_digest})
+        return await self._calls.ask(
+            cell, "POST", _ADOPT, actor=Actor("front"), body=body, within_s=within_s
+        )
+
+    def _follow_away(self, answers: Sequence[Reply | Away]) -> None:
+        self._follow(answer.cell for answer in answers if isinstance(answer, Away))
+
+    def _follow(self, cells: Iterable[int]) -> None:
+        """Let cells take over the configuration as soon as they answer."""
+        for cell in cells:
+            self._missed.add(cell)
+            if cell not in self._behind:
+                task = asyncio.create_task(self._until_adopted(cell), name=f"files of cell {cell}")
+                self._behind[cell] = task
+
+    async def _until_adopted(self, cell: int) -> None:
+        while cell in self._missed:
+            self._missed.discard(cell)
+            answer = await self._adopt(cell)
+            if isinstance(answer, Away):
+                self._missed.add(cell)
+                await asyncio.sleep(_AGAIN_S)
+            elif not answer.is_good:
+                _log.error("cells.configuration_differs", cell=cell, reason=answer.detail)
+        del self._behind[cell]
