@@ -16,8 +16,11 @@ PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 PROBES  = -p tests.support.branch_coverage
 FOUND   = $(BIN)/python -m tests.support.second_look
 
+# Steps of one core each, their output one after the other.
+ABREAST = +$(MAKE) --no-print-directory --output-sync=target -j
+
 .DEFAULT_GOAL := help
-.PHONY: help install ui demo format check supply-chain test test-full test-heavy bench docs clean servers lock sbom licences
+.PHONY: help install ui demo format check check-python check-web servers-of-smoke supply-chain test test-full test-heavy bench docs clean servers lock sbom licences
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -61,10 +64,15 @@ format: $(DEV) ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py format
 
-# The type checkers of both languages side by side, since each needs one core.
 check: $(DEV) ## ruff, mypy --strict, tsc, prettier, import rules, words
+	@$(ABREAST) check-python check-web
+
+check-python: $(DEV)
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/lint-imports && $(BIN)/python -m docs.words
-	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py check & types=$$!; $(BIN)/mypy && wait $$types
+	@$(BIN)/mypy
+
+check-web: ui
+	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py check
 
 supply-chain: $(DEV) ## licences and known vulnerabilities of what the product needs
 	@$(BIN)/python -m locks.supply_chain licences >/dev/null && $(BIN)/python -m locks.supply_chain audit
@@ -89,9 +97,12 @@ servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreS
 	@$(BIN)/python -m tests.support.gcs_server
 	@$(BIN)/python -m tests.support.iceberg_catalog
 
-test: $(DEV) ui check ## what runs in one process, and the real thing once: ten minutes
-	@rm -rf build/found && sh tests/support/fetch-servers.sh chromium mosquitto-clients && $(BIN)/python -m tests.support.kafka_server
-	@status=0; $(PYTEST) --tier quick $(PROBES) || status=1; $(PYTEST) --tier smoke || status=1; $(FOUND); exit $$status
+servers-of-smoke: $(DEV)
+	@sh tests/support/fetch-servers.sh chromium mosquitto-clients && $(BIN)/python -m tests.support.kafka_server
+
+test: $(DEV) ## what runs in one process, and the real thing once: ten minutes
+	@$(ABREAST) check-python check-web servers-of-smoke
+	@rm -rf build/found; status=0; $(PYTEST) --tier quick $(PROBES) || status=1; $(PYTEST) --tier smoke || status=1; $(FOUND); exit $$status
 
 test-full: $(DEV) servers ui supply-chain ## the rest: every server, browser page, kill; after 'make test'
 	@status=0; $(PYTEST) --tier full $(PROBES) || status=1; $(FOUND); exit $$status

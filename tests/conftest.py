@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -26,6 +27,18 @@ def below_the_temporary_directory() -> None:
     if in_this_process:
         return
     confine(AllowedSettings(secret_directories=SCRATCH, directories=SCRATCH), None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def descriptors_are_closed() -> Iterator[None]:
+    """A file of tests leaves next to none open: clients that wait with ``select`` fail from number 1024 on."""
+    before = _descriptors()
+    yield
+    assert _descriptors() < before + 100
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -116,7 +116,7 @@ async def test_what_is_no_connect_is_answered_by_the_cell_that_accepts(tmp_path:
         for sent in (
             b"\xc0\0",
             b"GET / HTTP/1.1\r\n\r\n",
-            b"\x16\x03\x01\0",
+            b"\x16\x03\x01\0\1\1",
             b"\x10\xff\xff\xff\xff\x7f",
             b"\x10\x0c\0\4MQTT\4\2\0\0\xff\xff",
         ):

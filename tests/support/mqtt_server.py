@@ -247,7 +247,9 @@ async def one_process(
         yield node
     finally:
         await writer.close()
-        await server.stop(1.0)
+        await server.stop(
+            0.1
+        )  # seconds in which clients close their side: many tests leave that out
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

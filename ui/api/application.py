@@ -51,11 +51,10 @@ def create_app(context: ApiContext) -> FastAPI:
     )
     app.state.context = context
     install_problems(app)
-    app.include_router(_operations(context), prefix=BASE, dependencies=[Depends(require_right)])
-    sign_in = APIRouter(dependencies=[Depends(require_same_origin)])
+    sign_in = APIRouter(prefix=BASE, dependencies=[Depends(require_same_origin)])
     node.add_sign_in(sign_in)
-    app.include_router(sign_in, prefix=BASE)
-    app.include_router(node.probes)
+    # Routes themselves: FastAPI works out those of an included router once more, which takes as long as making them.
+    app.router.routes += (*_operations(context).routes, *sign_in.routes, *node.probes.routes)
     add_live(app, BASE, context)
     add_mqtt_clients(app, BASE, context)
     add_ingest(app, context)
@@ -65,21 +64,15 @@ def create_app(context: ApiContext) -> FastAPI:
     pages.add_pages(app)
     install_document(app, f"{BASE}/openapi.json")
     app.add_middleware(Edge, settings=context.api_settings, auditing=Auditing(context))
-    _work_out_routes(app)
     return app
 
 
-def _work_out_routes(app: FastAPI) -> None:
-    """Look for a path that there is none of. FastAPI works out the routes of routers when it first looks through them:
-    with the first request that would be a fifth of a second of the event loop, which serves MQTT clients too."""
-    for route in app.routes:
-        route.matches(
-            {"type": "http", "method": "GET", "path": "/\0", "root_path": "", "headers": []}
-        )
-
-
 def _operations(context: ApiContext) -> APIRouter:
-    router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)], route_class=EncodedRoute)
+    router = APIRouter(
+        prefix=BASE,
+        dependencies=[Depends(require_right), Depends(refuse_unknown_parameters)],
+        route_class=EncodedRoute,
+    )
     add_publishing(router, context)
     node.add_identity(router)
     calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)

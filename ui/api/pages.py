@@ -77,7 +77,7 @@ def add_pages(app: FastAPI) -> None:
     """Add the pages and the files that they load. Last, since the dashboard has every path that is left."""
     app.mount("/static", StaticFiles(directory=WEB / "static"), name="static")
     app.mount("/assets", Assets(directory=DIST / "assets", check_dir=False), name="assets")
-    app.include_router(router)
+    app.router.routes += router.routes
 
 
 @router.get("/docs")

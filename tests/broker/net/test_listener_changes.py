@@ -6,9 +6,9 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
+import psutil
 import pytest
 
 from broker.codec.packets import Connect, Disconnect, Publish, SubscriptionRequest, Will
@@ -38,13 +38,9 @@ def _options(
     address: tuple[str, int], names: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], int]:
     """Options of the socket of this process whose peer is at an address."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            copy = socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            continue
-        with copy, suppress(OSError):
-            if copy.getpeername() == address:
+    for found in psutil.Process().net_connections("tcp4"):
+        if found.raddr == address:
+            with socket.socket(fileno=os.dup(found.fd)) as copy:
                 return {key: copy.getsockopt(*key) for key in names}
     return {}
 
