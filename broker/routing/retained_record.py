@@ -112,7 +112,7 @@ class Accounts:
     __slots__ = ("_bytes", "since")
 
     def __init__(self) -> None:
-        self._bytes = array("q", bytes(8 * _ACCOUNTS))
+        self._bytes = array("q", [0]) * _ACCOUNTS
         self.since = 0
 
     def of(self, value: bytes) -> int | None:

@@ -9,13 +9,20 @@ took 1.9 times the time with it.
 
 from __future__ import annotations
 
+import ast
 import json
+import marshal
+import os
 from collections import Counter
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
+from slipcover.branch import preinstrument
 
 from tests.support.second_look import keep
 
@@ -30,6 +37,8 @@ KEPT: Final = ROOT / "build" / "coverage-quick.json"
 """Coverage of the last quick run, with a digest of the product's files."""
 
 
+PROBED: Final = ROOT / "build" / "probed"
+"""Code of the product's files with the places of probes, by time and size of the file."""
 PICKLED: Final = [
     str(ROOT / name)
     for name in (
@@ -46,12 +55,14 @@ class Coverage:
 
     def __init__(self) -> None:
         from slipcover import Slipcover
-        from slipcover.importer import FileMatcher, ImportManager
+        from slipcover.importer import FileMatcher, ImportManager, SlipcoverLoader
 
         sources = [str(ROOT / package) for package in FLOORS]
         find = Slipcover.find_functions
         # it looks through the variables of modules, to which another thread may add one meanwhile
         Slipcover.find_functions = staticmethod(lambda items, visited: find(list(items), visited))
+        Slipcover.deinstrument_seen = _seldom(Slipcover.deinstrument_seen)
+        SlipcoverLoader.exec_module = _exec_module
         self._measured = Slipcover(branch=True)
         self._of_workers: list[dict[str, Any]] = []
         ImportManager(self._measured, FileMatcher(sources=sources, omit=PICKLED)).__enter__()
@@ -93,6 +104,38 @@ class Coverage:
             terminalreporter.line(finding, red=True)
             keep(config, finding)
             terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _seldom(remove: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Remove probes at most every ten seconds: each time it looks through the functions of all modules."""
+    last_s = [0.0]
+
+    def seldom(measured: Any) -> None:
+        if monotonic() > last_s[0] + 10:
+            remove(measured)
+            last_s[0] = monotonic()
+
+    return seldom
+
+
+def _exec_module(loader: Any, module: ModuleType) -> None:
+    """Run a module with probes. Where they go is found once for each version of its file."""
+    origin: Path = loader.origin
+    about = origin.stat()
+    kept = (
+        PROBED
+        / f"{str(origin.relative_to(ROOT)).replace('/', '.')}.{about.st_mtime_ns}.{about.st_size}"
+    )
+    if kept.exists():
+        code = marshal.loads(kept.read_bytes())
+    else:
+        code = compile(preinstrument(ast.parse(origin.read_bytes())), str(origin), "exec")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        whole = kept.with_name(f"{kept.name}.{os.getpid()}")
+        whole.write_bytes(marshal.dumps(code))
+        whole.rename(kept)
+    loader.sci.register_module(module)
+    exec(loader.sci.instrument(code), module.__dict__)
 
 
 def _digest() -> str:
