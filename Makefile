@@ -20,7 +20,7 @@ FOUND   = $(BIN)/python -m tests.support.second_look
 ABREAST = +$(MAKE) --no-print-directory --output-sync=target -j
 
 .DEFAULT_GOAL := help
-.PHONY: help install ui demo format check check-python check-web servers-of-smoke supply-chain test test-full test-heavy bench docs clean servers lock sbom licences
+.PHONY: help install ui demo format check check-types check-rules check-web servers-of-smoke supply-chain test test-full test-heavy bench docs clean servers lock sbom licences
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -65,11 +65,13 @@ format: $(DEV) ## format the code
 	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py format
 
 check: $(DEV) ## ruff, mypy --strict, tsc, prettier, import rules, words
-	@$(ABREAST) check-python check-web
+	@$(ABREAST) check-types check-rules check-web
 
-check-python: $(DEV)
-	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/lint-imports && $(BIN)/python -m docs.words
+check-types: $(DEV)
 	@$(BIN)/mypy
+
+check-rules: $(DEV)
+	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/lint-imports && $(BIN)/python -m docs.words
 
 check-web: ui
 	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py check
@@ -101,7 +103,7 @@ servers-of-smoke: $(DEV)
 	@sh tests/support/fetch-servers.sh chromium mosquitto-clients && $(BIN)/python -m tests.support.kafka_server
 
 test: $(DEV) ## what runs in one process, and the real thing once: ten minutes
-	@$(ABREAST) check-python check-web servers-of-smoke
+	@$(ABREAST) check-types check-rules check-web servers-of-smoke
 	@rm -rf build/found; status=0; $(PYTEST) --tier quick $(PROBES) || status=1; $(PYTEST) --tier smoke || status=1; $(FOUND); exit $$status
 
 test-full: $(DEV) servers ui supply-chain ## the rest: every server, browser page, kill; after 'make test'

@@ -230,15 +230,7 @@ class Database:
         return True
 
     def _open_unheld(self) -> Rdict:
-        """Open, also if an iterator that an exception's traceback keeps still holds RocksDB's lock."""
-        try:
-            return Rdict(str(self._path), options.primary(self._memory))
-        except Exception as error:
-            if "lock hold by current process" not in str(error):
-                raise
-        gc.unfreeze()
-        gc.collect()
-        return Rdict(str(self._path), options.primary(self._memory))
+        return open_unheld(lambda: Rdict(str(self._path), options.primary(self._memory)))
 
     def _check_format(self) -> None:
         stored = self.get(keys.FORMAT)
@@ -313,6 +305,18 @@ class DatabaseCursor:
         with self._translated():
             self._found.status()
         return None
+
+
+def open_unheld(open: Callable[[], Rdict]) -> Rdict:
+    """Open a database, also if an iterator that an exception's traceback keeps still holds RocksDB's lock."""
+    try:
+        return open()
+    except Exception as error:
+        if "lock hold by current process" not in str(error):
+            raise
+    gc.unfreeze()
+    gc.collect()
+    return open()
 
 
 def _damaged_log(damage: wal.Damage) -> str:

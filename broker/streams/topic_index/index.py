@@ -22,7 +22,7 @@ from broker.core.stream import StreamRecord, stream_record
 from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk, topic_of
 from broker.storage import records
-from broker.storage.rocksdb.database import bounded
+from broker.storage.rocksdb.database import bounded, open_unheld
 from broker.storage.store import LogShard
 from broker.streams.topic_index import layout
 from broker.streams.topic_index.layout import Epoch, Row
@@ -128,7 +128,7 @@ class TopicIndex:
 
     def _open(self) -> Rdict:
         self._path.mkdir(parents=True, exist_ok=True)
-        return Rdict(str(self._path), layout.options())
+        return open_unheld(lambda: Rdict(str(self._path), layout.options()))
 
     def _load(self) -> dict[LogShard, list[Epoch]]:
         epochs: dict[LogShard, list[Epoch]] = {}

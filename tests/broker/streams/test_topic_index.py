@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -197,6 +198,26 @@ def test_every_filter_and_range_reads_the_same_while_streams_grow_and_are_trimme
         assert sum(bench.check(held.first_offset, held.next_offset, text) for text in FILTERS) > 0
     finally:
         bench.close()
+
+
+def test_a_search_that_a_traceback_keeps_does_not_hold_the_lock_of_a_closed_index(
+    bench: Bench,
+) -> None:
+    chance = random.Random(7)
+    bench.append(*(record(chance, number) for number in range(100)))
+    bench.steps()
+    index = bench.upkeep.index
+    assert index is not None
+    (epoch,) = index.epochs(LOG)
+    found = [index.find(LOG, epoch, 0, 100, TopicFilter.parse(text)) for text in FILTERS]
+    assert any(found)
+    kept: list[Any] = [found]
+    del found
+    kept.append(kept)  # only the garbage collector finds it
+    del kept
+    bench.restart()
+    bench.steps()
+    assert bench.indexed[1] == 100
 
 
 def test_pages_go_on_where_they_ended_and_miss_nothing(
