@@ -97,4 +97,4 @@ def _escaped_label(text: str) -> str:
 def _number(value: float) -> str:
     if isinstance(value, float) and isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    return repr(value)
+    return repr(+value)  # a bool is 0 or 1

@@ -30,11 +30,12 @@ def test_prometheus_reads_what_is_exposed() -> None:
     metrics.counter("messages_dropped", reason="b").value = 1
     metrics.gauge("connections", lambda: 5, "now")
     metrics.gauge("lag", lambda: float("inf"))
+    metrics.gauge("switch", lambda: True)
     families = {
         family.name: family for family in text_string_to_metric_families(exposition(metrics))
     }
     assert set(families) == {
-        "sluice_messages_dropped", "sluice_messages_received", "sluice_connections", "sluice_lag",
+        "sluice_messages_dropped", "sluice_messages_received", "sluice_connections", "sluice_lag", "sluice_switch",
     }  # fmt: skip
     dropped = {
         sample.labels["reason"]: sample.value
@@ -44,6 +45,7 @@ def test_prometheus_reads_what_is_exposed() -> None:
     assert families["sluice_messages_dropped"].type == "counter"
     assert families["sluice_connections"].type == "gauge"
     assert families["sluice_lag"].samples[0].value == float("inf")
+    assert families["sluice_switch"].samples[0].value == 1
     assert f"sluice_messages_received_total {2**60}\n" in exposition(metrics)
 
 
