@@ -38,6 +38,7 @@ KINDS = (
             "p99": "metrics/evaluation_s/p99",
             "Last error": "last_error",
         },
+        reads_at="running",
         read_only="rules.service:RuleReadOnly",
         abilities=Abilities(
             can_patch=True,

@@ -18,6 +18,7 @@ KINDS = (
         columns=OF_GATES,
         menu="Data",
         page_columns=PAGE_OF_GATES,
+        reads_at="running",
         read_only="broker.observe.gate_counters:GateReadOnly",
         abilities=Abilities(
             can_patch=True,

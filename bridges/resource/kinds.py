@@ -49,6 +49,7 @@ def _with_connector(
             "Rules": "rules",
         },
         at=at,
+        reads_at="running" if at == "config" else None,
         read_only=f"bridges.resource.services:{name.capitalize()}ReadOnly",
         abilities=Abilities(
             can_patch=True,
@@ -72,6 +73,7 @@ KINDS = (
         columns={**_STATUS, "actions": "actions", "sources": "sources"},
         menu="Delivery",
         page_columns={"Type": "type", "Actions": "actions", "Sources": "sources"},
+        reads_at="running",
         read_only="bridges.resource.services:ConnectorReadOnly",
         abilities=Abilities(can_patch=True, has_probe=True, switches=_RUNNING),
     ),

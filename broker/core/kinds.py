@@ -39,7 +39,8 @@ Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
 # each is shown as its cell has it (``home``). Those on shards of streams run in the one that serves the API once the
 # others have told their positions, or in the one that has a shard (``shards``). Jobs begin in all cells, each on its
 # own data, and are shown as one (``jobs``). Data of clients goes to all cells, which all must take their part
-# (``parts``). What the one that serves the API does with the help of the others needs all to be there (``together``).
+# (``parts``). Objects that each cell runs are shown with the figures of all (``running``). What the one that serves the
+# API does with the help of the others needs all to be there (``together``).
 At = Literal[
     "here",
     "client",
@@ -53,6 +54,7 @@ At = Literal[
     "shards",
     "jobs",
     "parts",
+    "running",
     "together",
 ]
 # Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the

@@ -22,7 +22,8 @@ from tests.end_to_end.clients import Client
 from tests.support.local_node import sluice
 from tests.support.node import TOKEN, eventually
 from ui.api.cell_calls import ACTOR_HEADER, header_of_actor
-from ui.api.cell_joins import labelled_metrics
+from ui.api.cell_figures import as_one
+from ui.api.cell_joins import labelled_metrics, summed
 
 
 @pytest.fixture(scope="module")
@@ -499,6 +500,92 @@ def test_the_live_channel_counts_the_clients_of_all_cells(cells: Cells, devices:
     assert expected > sum(cells.place.cell_of(name) == 0 for name in devices)
     with live(cells, "status") as frames:
         assert any(data.get("connections") == expected for data in frames)
+
+
+GATE = {
+    "name": "g",
+    "topics": ["figures/#"],
+    "strategy": "all_pass",
+    "failure_action": "drop",
+    "checks": [{"type": "sql", "sql": "SELECT payload.n AS n WHERE payload.n >= 0"}],
+}
+
+
+def test_figures_of_what_each_cell_runs_are_those_of_all(cells: Cells) -> None:
+    front = cells.front
+    front.call("POST", "/rules", {"name": "f", "sql": 'SELECT * FROM "figures/#"'})
+    front.call("POST", "/validations", GATE)
+    names = [cells.client_of(cell, "counted") for cell in (0, 1)]
+    with ExitStack() as stack:
+        for cell, name in enumerate(names):
+            client = stack.enter_context(Client(cells.nodes[cell], name))
+            for number in range(3 + cell):
+                client.publish("figures/a", b'{"n": %d}' % number, 1)
+            client.publish("figures/a", b"{}", 1)
+    (rule,) = front.call("GET", "/rules?like_name=f")["items"]
+    assert rule["metrics"]["matched"] == 7
+    assert front.call("GET", "/rules/f")["metrics"]["matched"] == 7
+    gate = front.call("GET", "/validations/g")
+    assert (gate["metrics"]["succeeded"], gate["metrics"]["failed"]) == (7, 2)
+    assert {failure["clientid"] for failure in gate["recent_failures"]} == set(names)
+    with live(cells, "lists", kind="rules", filters={"like_name": "f"}) as frames:
+        assert any(
+            row["object"]["metrics"]["matched"] == 7
+            for frame in frames
+            for row in frame["rows"].values()
+        )
+    with live(cells, "object", kind="validations", name="g") as frames:
+        assert any(frame["object"]["metrics"]["failed"] == 2 for frame in frames)
+    for path in ("/rules/f", "/validations/g"):
+        front.call("DELETE", path)
+
+
+def test_a_window_of_a_list_has_the_figures_of_its_objects(cells: Cells) -> None:
+    for number in range(4):
+        sql = f'SELECT * FROM "window/{number}"'
+        cells.front.call("POST", "/rules", {"name": f"w{number}", "sql": sql})
+    with Client(cells.nodes[1], cells.client_of(1, "window")) as client:
+        for number in range(4):
+            for _ in range(number):
+                client.publish(f"window/{number}", b"{}", 1)
+    window = {"kind": "rules", "filters": {"like_name": "w"}, "position": 2, "limit": 2}
+    seen: dict[str, int] = {}
+    with live(cells, "lists", **window) as frames:
+        while seen != {"w2": 2, "w3": 3}:
+            for name, row in next(frames)["rows"].items():
+                seen[name] = row["object"]["metrics"]["matched"]
+    for number in range(4):
+        cells.front.call("DELETE", f"/rules/w{number}")
+
+
+def test_a_connector_that_is_away_from_one_cell_is_not_shown_as_connected() -> None:
+    own = {"name": "c", "status": "connected", "status_reason": None, "last_error": None}
+    other = {**own, "status": "disconnected", "status_reason": "refused", "last_error": {"a": 1}}
+    assert as_one(own, {1: other}) == {**other, "status_reason": "cell 1: refused"}
+    assert as_one(other, {1: own}) == other
+    assert as_one(own, {}) == as_one(own, {1: dict(own)}) == own
+
+
+def test_of_quantiles_the_largest_counts() -> None:
+    first, second = ({"evaluation_s": {"p50": p50, "timed": 2}} for p50 in (0.5, None))
+    for parts in ((first, second), (second, first)):
+        assert summed(*parts) == {"evaluation_s": {"p50": 0.5, "timed": 4}}
+
+
+def test_an_effect_counts_the_clients_of_all_cells(cells: Cells) -> None:
+    names = [cells.client_of(cell, "banned") for cell in (0, 1)]
+    spec = {"as": "clientid_re", "who": "banned-.*"}
+    with ExitStack() as stack:
+        stack.enter_context(Client(cells.nodes[1], names[1]))
+        effect = cells.front.call("POST", "/bans?dry_run=true", spec)
+        assert effect["consequences"] == ["1 client is disconnected."]
+        stack.enter_context(Client(cells.nodes[0], names[0]))
+        effect = cells.front.call("POST", "/bans?dry_run=true", spec)
+        assert effect["consequences"] == [
+            f"In cell {cell}: 1 client is disconnected." for cell in (0, 1)
+        ]
+        assert effect["summary"] == "It would be created."
+    assert cells.front.call("GET", "/bans")["items"] == []
 
 
 def test_a_live_tail_has_the_messages_of_all_cells(cells: Cells) -> None:

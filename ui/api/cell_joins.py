@@ -20,6 +20,8 @@ _WAITING: Final = 32
 _OF_MERGING: Final = ("places", "keys", "falls")
 # Members with the time of the first or last of something.
 _ENDS: Final[Mapping[str, Callable[..., Any]]] = {"oldest": min, "newest": max}
+# Members of which the largest counts: quantiles, and how far something is behind.
+_LARGEST: Final = ("p50", "p99", "lag_s")
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
 _OTHER_CELL: Final = re.compile(r'(^|,)cell="')
 
@@ -76,9 +78,18 @@ def summed(first: Any, second: Any) -> Any:
     if isinstance(first, dict) and isinstance(second, dict):
         return {
             **first,
-            **{name: summed(first.get(name), value) for name, value in second.items()},
+            **{
+                name: _larger(first.get(name), value)
+                if name in _LARGEST
+                else summed(first.get(name), value)
+                for name, value in second.items()
+            },
         }
     return first
+
+
+def _larger(first: Any, second: Any) -> Any:
+    return max((value for value in (first, second) if value is not None), default=None)
 
 
 def added(first: Spec, second: Mapping[str, Any], names: Sequence[str]) -> Spec:

@@ -47,6 +47,7 @@ from ui.api.cell_calls import (
     there,
 )
 from ui.api.cell_config import Act, Adopts, ConfigOfCells, SavedFile
+from ui.api.cell_figures import joined_by_name
 from ui.api.cell_jobs import JOB_HEADER, is_over, joined, results, together
 from ui.api.cell_joins import (
     SHOWS_PLACES,
@@ -62,6 +63,7 @@ from ui.api.cell_joins import (
 )
 from ui.api.cell_streams import CellStreams
 from ui.api.cell_tails import TailsOfCells
+from ui.api.effects import in_all_cells
 from ui.api.jobs import PATH as JOBS_PATH
 from ui.api.json_bodies import Json, read_bytes
 from ui.api.parameters import encode_cursor
@@ -187,26 +189,36 @@ class Faces:
         self, target: str, sums: Sequence[str], own: Callable[[], Any]
     ) -> Callable[[], Spec]:
         """A function that adds the latest answers of the other cells to ``own``, and asks them again."""
-        latest: dict[int, Spec] = {}
+        others = self.latest(lambda: target)
+
+        def look() -> Spec:
+            total = dict(own())
+            for _, answer in sorted(others().items()):
+                total |= added(total, answer, sums)
+            return total
+
+        return look
+
+    def latest(self, target_now: Callable[[], str]) -> Callable[[], Mapping[int, Any]]:
+        """A function that gives the latest answers of the other cells that have one, and asks them again."""
+        latest: dict[int, Any] = {}
         asking: set[asyncio.Task[None]] = set()
 
-        async def ask(cell: int) -> None:
+        async def ask(cell: int, target: str) -> None:
             answer = await self._calls.ask(cell, "GET", target, actor=Actor("front"))
             if isinstance(answer, Reply) and answer.is_good:
                 latest[cell] = answer.value
             else:
                 latest.pop(cell, None)
 
-        def look() -> Spec:
+        def look() -> Mapping[int, Any]:
             if not asking:
+                target = target_now()
                 for cell in self.place.others:
-                    task = asyncio.create_task(ask(cell), name=f"{target} of cell {cell}")
+                    task = asyncio.create_task(ask(cell, target), name=f"{target} of cell {cell}")
                     asking.add(task)
                     task.add_done_callback(asking.discard)
-            total = dict(own())
-            for _, answer in sorted(latest.items()):
-                total |= added(total, answer, sums)
-            return total
+            return latest
 
         return look
 
@@ -240,6 +252,8 @@ class Faces:
 
     async def answer(self, asked: Asked, act: Act) -> Response:
         """The answer of all cells to a request. ``act`` gives that of this cell, with other parameters if need be."""
+        if asked.is_dry and asked.at in ("config", "each", "jobs", "sum"):
+            return await self._dry(asked, act)
         match asked.at:
             case "client":
                 return await self._of_client(asked, act)
@@ -254,20 +268,33 @@ class Faces:
             case "each":
                 return await self._each(asked, act)
             case "config":
-                return await act() if asked.is_dry else await self._config.changed(act)
+                return await self._config.changed(act)
             case "jobs":
                 return await self._of_jobs(asked, act)
             case "shards":
                 return await self._of_shards(asked, act)
             case "parts":
                 return await self._of_parts(asked, act)
-            case "home":
-                return await self._at_home(asked, act)
+            case "home" | "running":
+                return await self._of_objects(asked, act)
             case "together":
                 await self._require_all(asked)
                 return await act()
             case _:
                 return await act()
+
+    async def _dry(self, asked: Asked, act: Act) -> Response:
+        """Find out the effect of a request in all cells."""
+        try:
+            replies, away = await self._all(asked, act)
+        except NotFound:
+            return await self._first(asked, act)
+        if "consequences" in replies[0].value:
+            effects = {reply.cell: reply.value for reply in replies if reply.is_good}
+            return _with_missing(in_all_cells(effects), away)
+        if asked.at in ("sum", "jobs"):
+            return _summed_up(asked, replies, away)
+        return replies[0].response()
 
     async def _of_client(self, asked: Asked, act: Act) -> Response:
         sent = asked.sent or {}
@@ -282,8 +309,6 @@ class Faces:
 
     async def _of_jobs(self, asked: Asked, act: Act) -> Response:
         """Jobs are begun in all cells, each on its own data, or shown and changed in those that have them."""
-        if asked.is_dry:
-            return await self._summed(asked, act)
         if "id" in asked.request.path_params:
             return await self._one_job(asked, act)
         if asked.method == "GET":
@@ -458,37 +483,24 @@ class Faces:
             replies, away = await self._all(asked, act)
         except NotFound:
             return await self._first(asked, act)
-        total = replies[0].value
-        away += [Away(reply.cell, reply.detail) for reply in replies if not reply.is_good]
-        if "series" in asked.joining.sums:
-            total = labelled_series(total, replies[0].cell)
-        for reply in replies[1:]:
-            if not reply.is_good:
-                continue
-            value = reply.value
-            if "series" in asked.joining.sums:
-                value = labelled_series(value, reply.cell)
-            total |= added(total, value, asked.joining.sums or list(value))
-        return _with_missing(total, away)
+        return _summed_up(asked, replies, away)
 
-    async def _at_home(self, asked: Asked, act: Act) -> Response:
-        """One object or a page of them, each as the cell has it that its member ``cell`` names."""
+    async def _of_objects(self, asked: Asked, act: Act) -> Response:
+        """One object or a page of them: each as its home has it, or with the figures of all cells."""
         response = await act()
         own = reply_of(self.place.number, response)
         if not own.is_good or not isinstance(own.value, dict):
             return response
         items = own.value.get("items", [own.value])
         elsewhere = {item["cell"] for item in items if "cell" in item} - {self.place.number}
+        if asked.at == "running" and items:
+            elsewhere = set(self.place.others)
         if not elsewhere:
             return response
         answers = await asyncio.gather(*(self._asked(asked, cell) for cell in sorted(elsewhere)))
         away = [answer for answer in answers if isinstance(answer, Away)]
-        shown: dict[tuple[int, str], Spec] = {}
-        for answer in answers:
-            if isinstance(answer, Reply) and answer.is_good:
-                for item in answer.value.get("items", [answer.value]):
-                    shown[answer.cell, item["name"]] = item
-        items = [shown.get((item.get("cell", -1), item.get("name", "")), item) for item in items]
+        good = [answer for answer in answers if isinstance(answer, Reply) and answer.is_good]
+        items = joined_by_name(items, {answer.cell: answer.value for answer in good})
         value = {**own.value, "items": items} if "items" in own.value else items[0]
         answered = _with_missing(value, away)
         if "etag" in response.headers:
@@ -514,8 +526,6 @@ class Faces:
     async def _each(self, asked: Asked, act: Act) -> Response:
         """Every cell does it, or has nothing of that name. All must be there before the first one begins. The answer is
         that of the first, with sums of some members."""
-        if asked.is_dry:
-            return await self._first(asked, act)
         await self._require_all(asked)
         missing: NotFound | None = None
         done: Response | None = None
@@ -669,6 +679,23 @@ async def _first_messages(chunks: AsyncGenerator[Any, None], most: int) -> Async
                 yield line
                 if left == 0:
                     return
+
+
+def _summed_up(asked: Asked, replies: Sequence[Reply], away: Sequence[Away]) -> Response:
+    """The sum of the answers of cells."""
+    sums = asked.joining.sums
+    total = replies[0].value
+    missing = [*away, *(Away(reply.cell, reply.detail) for reply in replies if not reply.is_good)]
+    if "series" in sums:
+        total = labelled_series(total, replies[0].cell)
+    for reply in replies[1:]:
+        if not reply.is_good:
+            continue
+        value = reply.value
+        if "series" in sums:
+            value = labelled_series(value, reply.cell)
+        total |= added(total, value, sums or list(value))
+    return _with_missing(total, missing)
 
 
 def _with_missing(value: Any, away: Iterable[Away]) -> Response:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, RootModel
 
@@ -17,6 +18,7 @@ from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import Listed, Spec
 from broker.core.resources import resources
+from ui.api.cell_figures import joined_by_name
 from ui.api.cell_jobs import together
 from ui.api.context import ApiContext
 from ui.api.filters import FILTERS, ListFilter, state_of
@@ -35,6 +37,7 @@ from ui.api.models.live import (
     ObjectParameters,
     TailParameters,
 )
+from ui.api.parameters import encode_cursor
 from ui.api.resources import pattern_of
 from ui.api.status import Status
 
@@ -110,6 +113,14 @@ class State:
         return {name: jsontext.encode(plain(value)) for name, value in self._look().items()}
 
 
+Shown = Callable[[Listed, int, int], Sequence[Mapping[str, Any]]]
+
+
+def _own(matching: Listed, start: int, end: int) -> Sequence[Mapping[str, Any]]:
+    """The objects of a window as this process has them."""
+    return matching[start:end]
+
+
 class Rows(State):
     """The rows of a list in a window, and how many there are in all.
 
@@ -122,6 +133,7 @@ class Rows(State):
         wanted: ListParameters,
         objects: Callable[[], Listed],
         row: Callable[[int, Mapping[str, Any]], tuple[str, Spec]],
+        shown: Shown,
     ) -> None:
         shape: Any = RootModel.__class_getitem__(FILTERS.get(wanted.kind, ListFilter))
         checked: Any = parsed(
@@ -131,6 +143,7 @@ class Rows(State):
         self._wanted = wanted
         self._objects = objects
         self._row = row
+        self._shown = shown
         self.lingers = wanted.position == 0  # of a list that is scrolled, there are many
         self._found = objects()[:0]
         self._is_whole = False
@@ -183,7 +196,7 @@ class Rows(State):
             {"total": len(self._found), "total_is_estimate": not self._is_whole}
         )[1:-1]
         start = self._wanted.position
-        shown = self._found[start : start + self._wanted.limit]
+        shown = self._shown(self._found, start, start + self._wanted.limit)
         return dict(self._row(at, spec) for at, spec in enumerate(shown, start))
 
     async def _finish(self, steps: Iterator[Listed], matching: Listed) -> None:
@@ -359,6 +372,7 @@ class _Objects:
         self._services: Mapping[str, Any] = context.services
         self._section_of = context.section_of
         self._kinds = {kind.path: kind for kind in kinds() if kind.path in context.services}
+        self._faces = context.faces
 
     def list(self, wanted: ListParameters) -> Rows:
         """The rows of a kind."""
@@ -374,7 +388,9 @@ class _Objects:
             states = {"state": state_of(shown), "reason": reason}
             return name, {"position": position, **states, **saved(name), "object": shown}
 
-        return Rows(wanted, lambda: Listed.of(service.list(), kind.key), row)
+        return Rows(
+            wanted, lambda: Listed.of(service.list(), kind.key), row, self._joined(kind, wanted)
+        )
 
     def one(self, wanted: ObjectParameters) -> State:
         """An object."""
@@ -382,14 +398,49 @@ class _Objects:
         service = self._services[wanted.kind]
         saved = self._saved_of(kind, service)
 
+        others = self._others_of(kind, lambda: f"/{quote(wanted.name, safe='')}")
+
         def look() -> Spec:
             try:
                 shown = service.get(wanted.name)
             except NotFound:
                 return {"object": None, "etag": None, "fixed_by": None}
+            if others is not None:
+                (shown,) = joined_by_name([dict(shown)], others(), kind.key)
             return {"object": shown, **saved(wanted.name)}
 
         return State(look)
+
+    def _joined(self, kind: Kind, wanted: ListParameters) -> Shown:
+        """A function that gives the objects of a window, as all cells have them."""
+        before = ""
+
+        def rest() -> str:
+            asked = {name: value for name, value in wanted.filters.items() if value is not None}
+            asked["limit"] = wanted.limit
+            if before:
+                asked["cursor"] = encode_cursor(wanted.position - 1, before)
+            return f"?{urlencode(asked, doseq=True)}"
+
+        others = self._others_of(kind, rest)
+        if others is None:
+            return _own
+
+        def joined(matching: Listed, start: int, end: int) -> Sequence[Mapping[str, Any]]:
+            nonlocal before
+            before = matching.names[start - 1] if 0 < start <= len(matching) else ""
+            return joined_by_name(map(dict, matching[start:end]), others(), kind.key)
+
+        return joined
+
+    def _others_of(
+        self, kind: Kind, rest: Callable[[], str]
+    ) -> Callable[[], Mapping[int, Any]] | None:
+        """A function that gives the latest answers of the other cells about objects of a kind, None for one that the
+        first cell alone has; ``rest`` follows the path of the kind."""
+        if self._faces is None or not (kind.at == "home" or kind.reads_at == "running"):
+            return None
+        return self._faces.latest(lambda: f"/api/v1/{kind.path}{rest()}")
 
     def _saved_of(self, kind: Kind, service: Any) -> Callable[[str], Spec]:
         """A function from a name to the version that is saved, and the file that fixes it."""

@@ -6,6 +6,7 @@ The write runs as it would, up to where it would begin to change something (``br
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Annotated, Any, Final, Literal
@@ -33,6 +34,7 @@ _SUMMARIES: Final[Mapping[Change, str]] = {
     "none": "Nothing would change.",
 }
 _ALONE: Final = " Nothing else is affected."
+_NUMBER: Final = re.compile(r"\d")
 
 
 async def would_change(act: Callable[[], Any | Awaitable[Any]]) -> bool:
@@ -66,6 +68,26 @@ def effect_of(
         | {"consequences": sentences, "summary": f"{summary}{_ALONE if is_alone else ''}"}
         | {"warnings": list(warnings)}
     ).model_dump(exclude_unset=True)
+
+
+def in_all_cells(effects: Mapping[int, Spec]) -> Spec:
+    """The answers of cells to one dry run as one. A sentence with a number names its cell where several have one."""
+    changing = [effect for effect in effects.values() if effect["change"] != "none"]
+    joint: Spec = dict(changing[0] if changing else next(iter(effects.values())))
+    said = {cell: effect["consequences"] for cell, effect in effects.items()}
+    counting = [cell for cell, sentences in said.items() if any(map(_NUMBER.search, sentences))]
+    joint["consequences"] = list(
+        dict.fromkeys(
+            f"In cell {cell}: {sentence}"
+            if len(counting) > 1 and _NUMBER.search(sentence)
+            else sentence
+            for cell, sentences in said.items()
+            for sentence in sentences
+        )
+    )
+    if joint["consequences"]:
+        joint["summary"] = joint["summary"].removesuffix(_ALONE)
+    return joint
 
 
 async def effect_of_verb(
