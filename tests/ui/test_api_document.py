@@ -132,7 +132,7 @@ def test_an_operation_says_what_it_does_and_where_it_runs() -> None:
     assert says["cancelJob"] == {"name": "job", "does": "job", "at": "jobs", "topics": "none"}
     assert says["getStatus"] == {"name": "node", "does": "read", "at": "sum", "topics": "none"}
     assert says["putRule"] == {"name": "rule", "does": "change", "at": "config", "topics": "named"}
-    assert says["listRules"] == {"name": "rule", "does": "read", "at": "here", "topics": "none"}
+    assert says["listRules"] == {"name": "rule", "does": "read", "at": "running", "topics": "none"}
     assert says["restartConnector"] == {
         "name": "connector",
         "does": "change",
