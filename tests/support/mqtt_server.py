@@ -50,8 +50,8 @@ _DEADLINE_S = 60.0
 class MovedClock:
     """Stands still until it is moved."""
 
-    def __init__(self) -> None:
-        self._now_ns = 1_700_000_000_000_000_000
+    def __init__(self, now_ns: int = 1_700_000_000_000_000_000) -> None:
+        self._now_ns = now_ns
 
     def now_ns(self) -> int:
         return self._now_ns

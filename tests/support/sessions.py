@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import time_ns
 
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.storage.rocksdb.store import RocksStore
-from tests.support.mqtt_server import running
+from tests.support.mqtt_server import MovedClock, running
 
 
 def fill(data_dir: Path, sessions: int) -> None:
@@ -20,7 +21,7 @@ def fill(data_dir: Path, sessions: int) -> None:
 
 async def _fill(data_dir: Path, sessions: int) -> None:
     store = RocksStore(data_dir)
-    async with running(store) as node:
+    async with running(store, clock=MovedClock(time_ns())) as node:  # else they have expired
         hub = node.server.hub
         for number in range(sessions):
             session = hub.life.new_session(f"client-{number}", hub.zones.default, is_durable=True)
