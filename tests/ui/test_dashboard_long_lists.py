@@ -61,8 +61,8 @@ SAVED: Final = {
 
 
 class Long(NamedTuple):
-    """The least number of rows of a list; the filter that finds its last one, by this text, which the row shows as
-    ``shown``. Without a filter, the list has none on the server.
+    """The least number of rows of a list, 0 where it does not count them; the filter that finds its last one, by this
+    text, which the row shows as ``shown``. Without a filter, the list has none on the server.
     """
 
     rows: int = COUNT
@@ -86,7 +86,7 @@ LONG: Final[dict[str, Long]] = {
     "delayed": Long(COUNT),
     "refused": Long(50, "filter", f"refused/{LAST:05}", f"refused/{LAST:05}"),
     "alarms": Long(PAST_ALARMS, view="/history"),
-    "audit-log": Long(COUNT, "name", f"changed-{LAST:05}", f"changed-{LAST:05}"),
+    "audit-log": Long(0, "name", f"changed-{LAST:05}", f"changed-{LAST:05}"),
     "captures": Long(100),
 }
 SHORT: Final = {
@@ -259,7 +259,8 @@ def test_a_long_list_draws_a_part_and_the_server_searches_it(
         total = page.locator("main h1 .total")
         eventually(
             lambda: (
-                int(re.sub(r"\D", "", total.inner_text() or "0")) >= rows
+                not rows
+                or int(re.sub(r"\D", "", total.inner_text() or "0")) >= rows
                 or page.wait_for_timeout(50)
             ),
             what=f"{rows} rows of {path}",
@@ -274,7 +275,10 @@ def test_a_long_list_draws_a_part_and_the_server_searches_it(
             if resource["path"] == path
             for one in resource["lists"][0]["filters"]
         }
-        page.get_by_label(labels.get(name, name), exact=True).focus()
+        field = page.get_by_label(labels.get(name, name), exact=True)
+        if not field.is_visible():
+            page.get_by_text("More filters").click()
+        field.focus()
         per_key_ms = typed(page, text, f"main tbody tr:only-child >> text={shown}")
     print(f"{path}: {max(opening):.0f} ms, {elements=} {drawn=} {per_key_ms=:.0f}")
     assert drawn <= MOST_ROWS
