@@ -22,7 +22,7 @@ from tests.end_to_end.clients import Client
 from tests.support.local_node import sluice
 from tests.support.node import TOKEN, eventually
 from ui.api.cell_calls import ACTOR_HEADER, header_of_actor
-from ui.api.cell_figures import as_one
+from ui.api.cell_figures import FIGURES_HEADER, as_one
 from ui.api.cell_joins import labelled_metrics, summed
 
 
@@ -556,6 +556,24 @@ def test_a_window_of_a_list_has_the_figures_of_its_objects(cells: Cells) -> None
                 seen[name] = row["object"]["metrics"]["matched"]
     for number in range(4):
         cells.front.call("DELETE", f"/rules/w{number}")
+
+
+def test_other_cells_send_no_more_of_an_object_than_is_joined(cells: Cells) -> None:
+    cells.front.call("POST", "/rules", {"name": "long", "sql": 'SELECT * FROM "long/#"'})
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        ACTOR_HEADER: header_of_actor(Actor("front")),
+        FIGURES_HEADER: "1",
+    }
+    with cells.api(1) as api:
+        (sent,) = api.get("/rules?like_name=long", headers=headers).json()["items"]
+    assert sent.keys() == {"name", "metrics", "state", "problem", "last_error"}
+    (shown,) = cells.front.call("GET", "/rules?like_name=long")["items"]
+    assert shown["sql"] == 'SELECT * FROM "long/#"'
+    with cells.front.client() as api:
+        (shown,) = api.get("/rules?like_name=long", headers={FIGURES_HEADER: "1"}).json()["items"]
+    assert "sql" in shown
+    cells.front.call("DELETE", "/rules/long")
 
 
 def test_a_connector_that_is_away_from_one_cell_is_not_shown_as_connected() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from broker.core.action import CONNECTED, DISABLED, STOPPED
 from broker.core.objects import Spec
 from ui.api.cell_joins import summed
 
+FIGURES_HEADER: Final = "sluice-figures"
+"""Header of a call of the front that needs only the members of objects that are joined here."""
 # Members that are figures, with how those of two cells become one.
 _FIGURES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "metrics": summed,
@@ -21,9 +24,21 @@ _FIGURES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }
 # Members with a state, the one with its reason, and the states that are fine.
 _STATES: Final = (
-    ("status", "status_reason", ("connected", "stopped", "disabled", "paused")),
+    ("status", "status_reason", (CONNECTED, STOPPED, DISABLED)),
     ("state", "problem", ("running", "disabled")),
 )
+_JOINED: Final = (
+    "name",
+    *_FIGURES,
+    *(member for names in _STATES for member in names[:2]),
+    "last_error",
+)
+
+
+def figures_only(page: Spec) -> Spec:
+    """A page of objects without the members that the front has itself: rules may be long."""
+    items = [{name: item[name] for name in _JOINED if name in item} for item in page["items"]]
+    return {"items": items}
 
 
 def as_one(own: Spec, others: Mapping[int, Spec]) -> Spec:

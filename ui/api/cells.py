@@ -47,7 +47,7 @@ from ui.api.cell_calls import (
     there,
 )
 from ui.api.cell_config import Act, Adopts, ConfigOfCells, SavedFile
-from ui.api.cell_figures import joined_by_name
+from ui.api.cell_figures import FIGURES_HEADER, joined_by_name
 from ui.api.cell_jobs import JOB_HEADER, is_over, joined, results, together
 from ui.api.cell_joins import (
     SHOWS_PLACES,
@@ -205,7 +205,9 @@ class Faces:
         asking: set[asyncio.Task[None]] = set()
 
         async def ask(cell: int, target: str) -> None:
-            answer = await self._calls.ask(cell, "GET", target, actor=Actor("front"))
+            answer = await self._calls.ask(
+                cell, "GET", target, actor=Actor("front"), headers={FIGURES_HEADER: "1"}
+            )
             if isinstance(answer, Reply) and answer.is_good:
                 latest[cell] = answer.value
             else:
@@ -284,17 +286,22 @@ class Faces:
                 return await act()
 
     async def _dry(self, asked: Asked, act: Act) -> Response:
-        """Find out the effect of a request in all cells."""
+        """Find out the effect of a request in all cells. Where it has none on clients, this cell's answer is all."""
         try:
-            replies, away = await self._all(asked, act)
+            response = await act()
         except NotFound:
             return await self._first(asked, act)
-        if "consequences" in replies[0].value:
-            effects = {reply.cell: reply.value for reply in replies if reply.is_good}
-            return _with_missing(in_all_cells(effects), away)
-        if asked.at in ("sum", "jobs"):
+        own = reply_of(self.place.number, response)
+        has_effect = isinstance(own.value, dict) and "consequences" in own.value
+        if not has_effect and asked.at not in ("sum", "jobs"):
+            return response
+        answers = await asyncio.gather(*(self._asked(asked, cell) for cell in self.place.others))
+        replies = [own, *(answer for answer in answers if isinstance(answer, Reply))]
+        away = [answer for answer in answers if isinstance(answer, Away)]
+        if not has_effect:
             return _summed_up(asked, replies, away)
-        return replies[0].response()
+        effects = {reply.cell: reply.value for reply in replies if reply.is_good}
+        return _with_missing(in_all_cells(effects), away)
 
     async def _of_client(self, asked: Asked, act: Act) -> Response:
         sent = asked.sent or {}
@@ -497,7 +504,13 @@ class Faces:
             elsewhere = set(self.place.others)
         if not elsewhere:
             return response
-        answers = await asyncio.gather(*(self._asked(asked, cell) for cell in sorted(elsewhere)))
+        headers = {FIGURES_HEADER: "1"}
+        answers = await asyncio.gather(
+            *(
+                self._sent(asked, cell, asked.sent, asked.parameters(), headers)
+                for cell in sorted(elsewhere)
+            )
+        )
         away = [answer for answer in answers if isinstance(answer, Away)]
         good = [answer for answer in answers if isinstance(answer, Reply) and answer.is_good]
         items = joined_by_name(items, {answer.cell: answer.value for answer in good})

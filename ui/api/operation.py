@@ -24,6 +24,7 @@ from broker.core.resources import Does
 from ui.api.audit import note_subject
 from ui.api.body_members import check_members
 from ui.api.cell_calls import is_of_cell
+from ui.api.cell_figures import FIGURES_HEADER, figures_only
 from ui.api.cell_jobs import JOB_HEADER
 from ui.api.cell_joins import SHOWS_PLACES, Joining
 from ui.api.cells import Asked
@@ -215,12 +216,17 @@ class Operations:
                     result = await result if isawaitable(result) else result
                     if isinstance(result, Response):
                         return result
+                    if needs_figures:
+                        result = figures_only(result)
                     return (
                         Response(status_code=204)
                         if result is None
                         else answer(result, route["status_code"])
                     )
 
+                needs_figures = (
+                    at == "running" and is_of_cell(request) and FIGURES_HEADER in request.headers
+                )
                 act: Callable[[], Awaitable[Response]] = act_here
                 faces = request.app.state.context.faces
                 if is_of_cell(request):

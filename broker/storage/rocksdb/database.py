@@ -307,16 +307,16 @@ class DatabaseCursor:
         return None
 
 
-def open_unheld(open: Callable[[], Rdict]) -> Rdict:
+def open_unheld(make: Callable[[], Rdict]) -> Rdict:
     """Open a database, also if an iterator that an exception's traceback keeps still holds RocksDB's lock."""
     try:
-        return open()
+        return make()
     except Exception as error:
         if "lock hold by current process" not in str(error):
             raise
     gc.unfreeze()
     gc.collect()
-    return open()
+    return make()
 
 
 def _damaged_log(damage: wal.Damage) -> str:
