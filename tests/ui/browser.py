@@ -57,7 +57,8 @@ def sign_in(page: Any, broker: Node) -> None:
 
 
 def tab_to(page: Any, selector: str, most: int = 80) -> None:
-    """Move the focus with the Tab key alone."""
+    """Move the focus with the Tab key alone, once there is something to move it to."""
+    page.locator(selector).first.wait_for()
     for _ in range(most):
         page.keyboard.press("Tab")
         if page.evaluate("wanted => document.activeElement.matches(wanted)", selector):
