@@ -177,6 +177,11 @@ ALARM_TYPES: Final[Mapping[str, AlarmType]] = {
     "telemetry_collector": AlarmType(
         "warning", "Check that the collector runs and accepts the address of telemetry.endpoint."
     ),
+    "telemetry_metrics_collector": AlarmType(
+        "warning",
+        "Check that the collector runs and accepts the address of telemetry.metrics.endpoint, by default that of "
+        "telemetry.endpoint.",
+    ),
     "alarm_receiver_failing": AlarmType(
         "warning",
         "Test the receiver. Its page has the error; notifications wait until it works.",

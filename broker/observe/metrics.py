@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
+from math import isnan
 from typing import ClassVar
+
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -44,25 +49,41 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = (*bounds, float("inf"))
-        self._counts = [0] * len(self.bounds)
+        self.counts = [0] * len(self.bounds)
+        """Number of values up to each bound and above the one before."""
         self.sum = 0.0
 
     @property
     def count(self) -> int:
         """Number of values."""
-        return sum(self._counts)
+        return sum(self.counts)
 
     def note(self, value: float) -> None:
         """Count a value."""
-        self._counts[bisect_left(self.bounds, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def up_to(self, number: int) -> int:
         """Number of values up to the bound of this number."""
-        return list(accumulate(self._counts))[number]
+        return list(accumulate(self.counts))[number]
 
 
 Metric = Counter | Gauge
+
+
+def known(metric: Metric) -> float | None:
+    """The value of a metric, 0 or 1 of one that is false or true; None where it is not known.
+
+    A gauge that fails to read is logged.
+    """
+    try:
+        value = +metric.read()
+        return None if isnan(value) else value
+    except Exception as error:  # noqa: BLE001  one broken gauge must not hide the other metrics
+        _log.warning("metrics.gauge_failed", metric=metric.name, reason=repr(error))
+        return None
+
+
 # Names and values of labels, sorted by name.
 Labels = tuple[tuple[str, str], ...]
 
@@ -72,6 +93,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._families: dict[str, dict[Labels, Metric]] = {}
+        self.histograms: dict[str, tuple[Histogram, str]] = {}
+        """Histograms and their help, by name."""
 
     def counter(self, name: str, help: str = "", **labels: str) -> Counter:
         """The counter of that name and those labels, created on first use."""
@@ -97,6 +120,7 @@ class Metrics:
     def histogram(self, name: str, bounds: Sequence[float], help: str = "") -> Histogram:
         """Make a histogram, shown as ``NAME_bucket``, ``NAME_sum`` and ``NAME_count``."""
         histogram = Histogram(bounds)
+        self.histograms[name] = histogram, help
         for number, bound in enumerate(histogram.bounds):
             le = "+Inf" if bound == float("inf") else str(bound)
             self.total(f"{name}_bucket", partial(histogram.up_to, number), help, le=le)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from math import isinf, isnan
+from math import isinf
 
-from broker.observe.log import get_logger
-from broker.observe.metrics import Gauge, Metric, Metrics
+from broker.observe.metrics import Gauge, Metric, Metrics, known
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "sluice_"
 
 _OF_HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
-
-log = get_logger(__name__)
 
 
 def exposition(metrics: Metrics) -> str:
@@ -60,20 +57,10 @@ def _lines(name: str, metrics: list[Metric]) -> Iterable[str]:
         yield f"# HELP {name} {_escaped(help_text)}"
     yield f"# TYPE {name} {_kind(metrics[0])}"
     for metric in metrics:
-        value = _read(metric)
+        value = known(metric)
         if value is not None:
             shown = _name(metric) if _is_of_histogram(metric) else name
             yield f"{shown}{_labels(metric.labels)} {_number(value)}"
-
-
-def _read(metric: Metric) -> float | None:
-    """The value of a metric; None where it is not known."""
-    try:
-        value = metric.read()
-        return None if isnan(value) else value
-    except Exception as error:  # noqa: BLE001  one broken gauge must not hide the other metrics
-        log.warning("metrics.gauge_failed", metric=metric.name, reason=repr(error))
-        return None
 
 
 def _labels(labels: Mapping[str, str]) -> str:
@@ -97,4 +84,4 @@ def _escaped_label(text: str) -> str:
 def _number(value: float) -> str:
     if isinstance(value, float) and isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    return repr(+value)  # a bool is 0 or 1
+    return repr(value)

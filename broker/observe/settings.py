@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
@@ -14,6 +14,9 @@ from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
 from broker.core.topic import TopicFilter
 from broker.observe.rotating_file import RotatingFile
+
+# Path of traces in the URLs of OTLP over HTTP.
+_TRACES_PATH: Final = "/v1/traces"
 
 
 def _network(text: str) -> str:
@@ -282,10 +285,31 @@ class TelemetryTail(Settings):
         return self.min_latency > 0 or self.errors
 
 
+class TelemetryMetrics(Settings):
+    """The broker's metrics for the collector."""
+
+    enable: bool = Field(
+        default=False, description="Whether metrics are sent, those of `/metrics`."
+    )
+    interval: Duration = Field(
+        default=60, ge=1, le=3600, description="Seconds between two readings that are sent."
+    )
+    endpoint: str | None = Field(
+        default=None,
+        min_length=1,
+        description="URL of the receiver. Default: `telemetry.endpoint`, with `/v1/metrics` for `/v1/traces` at "
+        "its end.",
+    )
+
+
 class TelemetrySettings(Settings):
-    """Section `telemetry`: traces of messages, sent to an OpenTelemetry collector. Needs the extra `telemetry`."""
+    """Section `telemetry`: traces of messages and metrics, sent to an OpenTelemetry collector. Needs the extra
+    `telemetry`."""
 
     enable: bool = Field(default=False, description="Whether messages are traced.")
+    metrics: TelemetryMetrics = Field(
+        default_factory=TelemetryMetrics, description="Whether and when metrics are sent."
+    )
     endpoint: str = Field(
         default="http://127.0.0.1:4318/v1/traces",
         min_length=1,
@@ -350,3 +374,11 @@ class TelemetrySettings(Settings):
         "`tracestate` of the message: MQTT 5 subscribers, and bridges that pass properties on as headers, receive it. "
         "A context that a publisher sent is always passed on, unaltered.",
     )
+
+    @property
+    def metrics_endpoint(self) -> str:
+        """URL of the receiver of metrics."""
+        endpoint = self.endpoint
+        if endpoint.endswith(_TRACES_PATH):
+            endpoint = endpoint.removesuffix(_TRACES_PATH) + "/v1/metrics"
+        return self.metrics.endpoint or endpoint

@@ -7,28 +7,22 @@ active, and those beyond the bound are dropped and counted by reason.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from broker.config.secret_text import SecretUnreadable
-from broker.config.ssrf import AddressDenied, AddressGuard
-from broker.core.errors import ConfigError
+from broker.config.ssrf import AddressGuard
 from broker.core.tracing import Span
 from broker.observe.alarms import Alarms
-from broker.observe.log import get_logger
+from broker.observe.collector import Collector, check_installed
+from broker.observe.metric_export import MetricExport, MetricExports
 from broker.observe.metrics import Metrics
 from broker.observe.otlp import SpanEncoder
 from broker.observe.settings import TelemetrySettings
-
-_log = get_logger(__name__)
 
 ALARM: Final = "telemetry_collector"
 # Spans of one request.
@@ -37,26 +31,7 @@ _BATCH: Final = 512
 _ATTEMPTS: Final = 3
 # Longest wait for the thread when the broker stops, in seconds.
 _STOP_S: Final = 3.0
-_NEEDED: Final = (
-    "opentelemetry.sdk",
-    "opentelemetry.exporter.otlp.proto.http",
-    "opentelemetry.exporter.otlp.proto.grpc",
-)
-_MISSING: Final = (
-    "telemetry.enable: expected the extra 'telemetry' to be installed, got a broker without the OpenTelemetry SDK. "
-    "Try: pip install 'sluicemq[telemetry]'"
-)
 _REASONS: Final = ("queue_full", "collector_unavailable", "stopped")
-
-
-def check_installed() -> None:
-    """Raise ``ConfigError`` where the extra is not installed."""
-    try:
-        is_there = all(find_spec(name) is not None for name in _NEEDED)
-    except ModuleNotFoundError:
-        is_there = False
-    if not is_there:
-        raise ConfigError([_MISSING])
 
 
 class Send(NamedTuple):
@@ -81,7 +56,7 @@ class Exporter:
         """Raise ``ConfigError`` where the extra is missing, or a file of the settings cannot be read."""
         check_installed()
         self._settings = settings
-        self._guard = guard
+        self._collector = Collector(settings, settings.endpoint, guard)
         self._resource = dict(resource)
         self._loop = loop
         self._alarms = alarms
@@ -89,7 +64,6 @@ class Exporter:
         self._waiting: deque[Span] = deque()
         self._has_spans = threading.Event()
         self._ends = threading.Event()
-        _certificates(settings)
         self._thread = threading.Thread(target=self._run, name="telemetry exporter", daemon=True)
         self._thread.start()
 
@@ -119,9 +93,6 @@ class Exporter:
     # On the thread
 
     def _run(self) -> None:
-        for name in ("opentelemetry.exporter", "opentelemetry.sdk"):
-            # failures are counted, and an alarm says why
-            logging.getLogger(name).setLevel(logging.CRITICAL)
         exporter: Send | None = None
         encoder = SpanEncoder(self._resource, "sluice")
         attempts = 0
@@ -132,10 +103,10 @@ class Exporter:
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             if not batch:
                 continue
-            problem = self._why_denied()
+            problem = self._collector.why_denied()
             if not problem:
                 try:
-                    exporter = exporter or _exporter(self._settings)
+                    exporter = exporter or _exporter(self._settings.protocol, self._collector)
                     problem = self._sent(exporter, encoder, batch)
                 except SecretUnreadable as error:
                     problem = str(error)
@@ -168,21 +139,6 @@ class Exporter:
             return "no answer within the time, or one that refuses the spans"
         self._count("", len(batch))
         return ""
-
-    def _why_denied(self) -> str:
-        """Reason why the collector's address must not be called, or cannot be found; empty if it may be called."""
-        parts = urlsplit(self._settings.endpoint)
-        host = parts.hostname or ""
-        reason = self._guard.why_not_host(host)
-        if reason is None and self._guard.is_on:
-            try:
-                addresses = [
-                    str(entry[4][0]) for entry in socket.getaddrinfo(host, parts.port or 0)
-                ]
-            except (OSError, UnicodeError) as error:
-                return f"{host}: {error}"
-            reason = next(filter(None, map(self._guard.why_not_address, addresses)), None)
-        return "" if reason is None else str(AddressDenied(f"{host} must not be called: {reason}"))
 
     def _count(self, reason: str, spans: int) -> None:
         counter = self._counts.dropped[reason] if reason else self._counts.exported
@@ -222,7 +178,7 @@ class ExportCounts:
 
 
 class Telemetry:
-    """The exporter of a node, as its settings say."""
+    """The exporters of a node, of spans and of metrics, as its settings say."""
 
     def __init__(
         self,
@@ -239,71 +195,53 @@ class Telemetry:
         self._counts = ExportCounts(
             metrics, lambda: 0 if self.exporter is None else self.exporter.waiting
         )
+        self._metric_exports = MetricExports(metrics, alarms)
+        self._metric_export: MetricExport | None = None
         self.exporter: Exporter | None = None
 
     def use(self, settings: TelemetrySettings) -> Exporter | None:
-        """Export by these settings from now on.
+        """Export by these settings from now on; the exporter of spans, where messages are traced.
 
         Raises:
-            ConfigError: they cannot be used; nothing has changed.
+            broker.core.errors.ConfigError: they cannot be used; nothing has changed.
         """
-        exporter = None
+        resource = {**self._resource, "service.name": settings.service_name}
+        exporter = metric_export = None
+        if settings.metrics.enable:
+            check_installed("telemetry.metrics.enable")
+            collector = Collector(settings, settings.metrics_endpoint, self._guard)
+            metric_export = MetricExport(settings, collector, resource, self._metric_exports)
         if settings.enable:
-            resource = {**self._resource, "service.name": settings.service_name}
             exporter = Exporter(
                 settings, self._guard, resource, self._loop, self._alarms, self._counts
             )
         self.stop()
         self.exporter = exporter
+        self._metric_export = metric_export
+        if metric_export is not None:
+            metric_export.start(self._loop)
         return exporter
 
     def stop(self) -> None:
         """Export no more."""
-        exporter = self.exporter
-        self.exporter = None
+        exporter, metric_export = self.exporter, self._metric_export
+        self.exporter = self._metric_export = None
+        if metric_export is not None:
+            metric_export.stop()
         if exporter is not None:
             exporter.stop()
         self._alarms.deactivate(ALARM)
 
 
-def _certificates(settings: TelemetrySettings) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """Contents of the files of TLS: authorities, private key, certificate."""
-    contents: list[bytes | None] = []
-    for name, path in (
-        ("cacertfile", settings.cacertfile),
-        ("keyfile", settings.keyfile),
-        ("certfile", settings.certfile),
-    ):
-        try:
-            contents.append(None if path is None else Path(path).read_bytes())
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise ConfigError(
-                [f"telemetry.{name}: expected a file that can be read, got {path!r}: {reason}"]
-            ) from None
-    authorities, key, certificate = contents
-    return authorities, key, certificate
-
-
-def _exporter(settings: TelemetrySettings) -> Send:
+def _exporter(protocol: str, collector: Collector) -> Send:
     """The exporter of OpenTelemetry for the protocol. Raises ``SecretUnreadable``."""
-    headers = {name.lower(): value.reveal() for name, value in settings.headers.items()}
-    if settings.protocol == "http":
-        return _over_http(settings, headers)
-    return _over_grpc(settings, headers)
+    return _over_http(collector) if protocol == "http" else _over_grpc(collector)
 
 
-def _over_http(settings: TelemetrySettings, headers: dict[str, str]) -> Send:
+def _over_http(collector: Collector) -> Send:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    exporter = OTLPSpanExporter(
-        endpoint=settings.endpoint,
-        certificate_file=settings.cacertfile,
-        client_key_file=settings.keyfile,
-        client_certificate_file=settings.certfile,
-        headers=headers,
-        timeout=settings.timeout,
-    )
+    exporter = OTLPSpanExporter(**collector.options())
 
     def send(request: bytes) -> bool:
         return exporter._client.export(request).success
@@ -311,8 +249,7 @@ def _over_http(settings: TelemetrySettings, headers: dict[str, str]) -> Send:
     return Send(send, exporter.shutdown)
 
 
-def _over_grpc(settings: TelemetrySettings, headers: dict[str, str]) -> Send:
-    import grpc
+def _over_grpc(collector: Collector) -> Send:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
     from opentelemetry.sdk.trace.export import SpanExportResult
@@ -326,15 +263,7 @@ def _over_grpc(settings: TelemetrySettings, headers: dict[str, str]) -> Send:
                 len(scope.spans) for group in data.resource_spans for scope in group.scope_spans
             )
 
-    is_plain = urlsplit(settings.endpoint).scheme != "https"
-    credentials = None if is_plain else grpc.ssl_channel_credentials(*_certificates(settings))
-    exporter = Exporter(
-        endpoint=settings.endpoint,
-        insecure=is_plain,
-        credentials=credentials,
-        headers=headers,
-        timeout=settings.timeout,
-    )
+    exporter = Exporter(**collector.options())
 
     def send(request: bytes) -> bool:
         data: Any = ExportTraceServiceRequest.FromString(request)

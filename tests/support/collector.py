@@ -11,6 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
 import grpc
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
+    MetricsServiceServicer,
+    add_MetricsServiceServicer_to_server,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -39,13 +47,30 @@ class ReceivedSpan:
     resource: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class ReceivedMetric:
+    """A value of a metric as the collector got it; of a histogram, the counts between its bounds."""
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+    attributes: dict[str, Any]
+    value: Any
+    bounds: tuple[float, ...]
+    start_ns: int
+    time_ns: int
+    resource: dict[str, Any]
+
+
 class Collector:
-    """Takes spans on a port of its own; may be stopped and started again there."""
+    """Takes spans and metrics on a port of its own; may be stopped and started again there."""
 
     def __init__(self, protocol: Literal["http", "grpc"]) -> None:
         self.protocol = protocol
         self.port = free_port()
         self.spans: list[ReceivedSpan] = []
+        self.metrics: list[ReceivedMetric] = []
         self.headers: list[dict[str, str]] = []
         self._stop: Any = None
 
@@ -73,6 +98,26 @@ class Collector:
                     for span in scope.spans
                 ]  # fmt: skip
 
+    def take_metrics(self, request: ExportMetricsServiceRequest, headers: dict[str, str]) -> None:
+        """Keep the metrics of a request."""
+        self.headers.append(headers)
+        for group in request.resource_metrics:
+            resource = _attributes(group.resource.attributes)
+            for scope in group.scope_metrics:
+                for metric in scope.metrics:
+                    kind = metric.WhichOneof("data")
+                    for point in getattr(metric, kind).data_points:
+                        self.metrics.append(_received(metric, kind, point, resource))
+
+    def latest(self, name: str, **attributes: str) -> ReceivedMetric | None:
+        """The value of a metric that came last."""
+        found = (
+            metric
+            for metric in reversed(self.metrics)
+            if metric.name == name and metric.attributes == attributes
+        )
+        return next(found, None)
+
     def start(self) -> Collector:
         """Listen."""
         self._stop = self._serve_http() if self.protocol == "http" else self._serve_grpc()
@@ -90,11 +135,16 @@ class Collector:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.take(
-                    ExportTraceServiceRequest.FromString(data),
-                    {k.lower(): v for k, v in self.headers.items()},
-                )
-                answer = ExportTraceServiceResponse().SerializeToString()
+                headers = {k.lower(): v for k, v in self.headers.items()}
+                if self.path == "/v1/metrics":
+                    collector.take_metrics(ExportMetricsServiceRequest.FromString(data), headers)
+                    answer = ExportMetricsServiceResponse().SerializeToString()
+                elif self.path != "/v1/traces":
+                    self.send_error(404)
+                    return
+                else:
+                    collector.take(ExportTraceServiceRequest.FromString(data), headers)
+                    answer = ExportTraceServiceResponse().SerializeToString()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", str(len(answer)))
@@ -123,7 +173,13 @@ class Collector:
                 collector.take(request, dict(context.invocation_metadata()))
                 return ExportTraceServiceResponse()
 
+        class Metrics(MetricsServiceServicer):
+            def Export(self, request: Any, context: Any) -> Any:
+                collector.take_metrics(request, dict(context.invocation_metadata()))
+                return ExportMetricsServiceResponse()
+
         server = grpc.server(ThreadPoolExecutor(2))
+        add_MetricsServiceServicer_to_server(Metrics(), server)  # type: ignore[no-untyped-call]  # generated
         add_TraceServiceServicer_to_server(Servicer(), server)  # type: ignore[no-untyped-call]  # generated
         assert server.add_insecure_port(f"127.0.0.1:{self.port}") == self.port
         server.start()
@@ -138,6 +194,26 @@ def collecting(protocol: Literal["http", "grpc"]) -> Iterator[Collector]:
         yield collector
     finally:
         collector.stop()
+
+
+def _received(metric: Any, kind: str, point: Any, resource: dict[str, Any]) -> ReceivedMetric:
+    is_histogram = kind == "histogram"
+    if is_histogram:
+        value = tuple(point.bucket_counts)
+    else:
+        value = getattr(point, point.WhichOneof("value"))
+    return ReceivedMetric(
+        metric.name,
+        kind,
+        metric.unit,
+        metric.description,
+        _attributes(point.attributes),
+        value,
+        tuple(point.explicit_bounds) if is_histogram else (),
+        point.start_time_unix_nano,
+        point.time_unix_nano,
+        resource,
+    )
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from broker.core.tracing import (
     sampled_context,
     without_mark,
 )
-from broker.observe.telemetry import check_installed
+from broker.observe.collector import check_installed
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
