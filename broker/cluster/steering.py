@@ -10,11 +10,11 @@ import asyncio
 import os
 import socket
 from collections import deque
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from broker.cluster.channel import connect, pass_name
 from broker.cluster.control import Control
@@ -68,7 +68,7 @@ class Steering:
         self._loop = asyncio.get_running_loop()
         self._targets = {number: _Target(self._loop, place, number) for number in place.others}
         self._listeners: Listeners | None = None
-        self._taking: set[asyncio.Task[None]] = set()
+        self._taking: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Be known to the supervisor. Before listeners open.
@@ -161,19 +161,31 @@ class Steering:
                 _log.error("cell.connection_lost", reason="no file descriptor is left")
                 continue
             link = socket.socket(fileno=descriptors[0])
+            link.setblocking(False)
             told = _DECODER.decode(data)
             origin = told.origin
             if len(descriptors) > 1:
                 origin = replace(origin, first=_from_memory(descriptors[1]))
-            task = self._loop.create_task(self._take(told.listener, link, origin))
-            self._taking.add(task)
-            task.add_done_callback(self._taking.discard)
+            self._take(told.listener, link, origin)
 
-    async def _take(self, listener: str, link: socket.socket, origin: Origin) -> None:
+    def _take(self, listener: str, link: socket.socket, origin: Origin) -> None:
+        """Serve a connection. Most storms of connects go through here: no coroutine but the loop's own."""
         assert self._listeners is not None
-        link.setblocking(False)
-        with suppress(OSError):  # the client has left
-            await self._listeners.take(listener, link, origin)
+        make_link = self._listeners.link_maker(listener, origin)
+        if make_link is None:
+            link.close()
+            return
+        task = self._loop.create_task(self._loop.connect_accepted_socket(make_link, link))
+        self._taking.add(task)
+        task.add_done_callback(self._taken)
+
+    def _taken(self, task: asyncio.Task[Any]) -> None:
+        self._taking.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, OSError):  # with OSError the client has left
+            self._loop.call_exception_handler(
+                {"message": "a connection failed", "exception": error}
+            )
 
 
 class _Target:

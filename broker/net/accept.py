@@ -10,10 +10,13 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import EAFNOSUPPORT
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from broker.core import reason
 from broker.net.entrance import Cells, Doorway, Entrance
@@ -222,7 +225,7 @@ class Acceptor:
             and settings.proxy_protocol == "off"
         )
         self._loop = asyncio.get_running_loop()
-        self._pending: set[asyncio.Task[None]] = set()
+        self._pending: set[asyncio.Task[Any]] = set()
         self._arriving: set[_Arriving] = set()
         self._listening = sockets if self._passes_at_once else []
         for listening in self._listening:
@@ -322,16 +325,24 @@ class Acceptor:
         entrance = arriving.entrance
         link = arriving.link
         client_id = steering.client_of(entrance, Origin(*arriving.address[:2]))
-        if (
-            client_id
-            and not steering.cells.has(client_id)
-            and steering.cells.pass_now(
-                client_id, steering.listener, link, Origin(first=bytes(entrance.data))
-            )
-        ):
+        origin = Origin(first=bytes(entrance.data))
+        if not client_id or steering.cells.has(client_id):
+            connecting = self._loop.connect_accepted_socket(partial(self._make_link, origin), link)
+            task = self._loop.create_task(connecting)
+            self._pending.add(task)
+            task.add_done_callback(self._connected)
+        elif steering.cells.pass_now(client_id, steering.listener, link, origin):
             link.close()
         else:
             self._go_on(link, arriving.address[0], entrance)
+
+    def _connected(self, task: asyncio.Task[Any]) -> None:
+        self._pending.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, OSError):  # with OSError the client has left
+            self._loop.call_exception_handler(
+                {"message": "a connection failed", "exception": error}
+            )
 
     async def _prepare(
         self, link: socket.socket, waiting: _Waiting, entrance: Entrance | None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from dataclasses import replace
 from typing import Protocol, cast
+
+from msgspec.structs import replace
 
 from broker.codec import properties as p
 from broker.codec.framing import frame_at

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.auth.attempt import Certificate
@@ -287,10 +288,9 @@ class Listener:
             lambda: TcpLink(self._hub, self.owner, loop, self.owner.name, origin), link
         )
 
-    async def take(self, link: socket.socket, origin: Origin) -> None:
-        """Serve a connection that another cell has accepted."""
-        loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: self._link(origin), link)
+    def link_maker(self, origin: Origin) -> Callable[[], TcpLink]:
+        """Function that makes the link of a connection that another cell has accepted."""
+        return partial(self._link, origin)
 
     def close(self) -> None:
         """Accept no more; connections stay."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -242,13 +242,11 @@ class Listeners:
             raise Unavailable("no listener is open that takes clients without a certificate")
         raise Unavailable(f"listener {id!r} is stopped, or takes clients with a certificate only")
 
-    async def take(self, id: str, link: socket.socket, origin: Origin) -> None:
-        """Serve a connection that another cell has accepted; it is closed where this cell has no such listener now."""
+    def link_maker(self, id: str, origin: Origin) -> Callable[[], asyncio.Protocol] | None:
+        """Function that makes the link of a connection that another cell has accepted; None where this cell has no such
+        listener now."""
         listener = self._all.get(id)
-        if listener is None or not listener.is_open:
-            link.close()
-        else:
-            await listener.take(link, origin)
+        return None if listener is None or not listener.is_open else listener.link_maker(origin)
 
     @property
     def links(self) -> int:

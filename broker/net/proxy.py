@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final
+
+import msgspec
 
 from broker.auth.attempt import Certificate
 from broker.core.room import Guest
@@ -42,8 +43,7 @@ class BadProxyHeader(Exception):
     """The peer sent something else than the PROXY header that was expected. The text says what."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, array_like=True):
     """Client's address, as the proxy or the cell that accepted its connection reports it. Without a host it is the peer
     itself, or, where ``is_unknown``, a client whose address the proxy does not report."""
 

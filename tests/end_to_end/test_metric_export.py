@@ -41,7 +41,8 @@ def latest(collector: Collector, name: str, least: float = 0, **labels: str) -> 
         metric = collector.latest(name, **labels)
         return None if metric is None or metric.value < least else metric
 
-    metric: ReceivedMetric = eventually(found, what=name)
+    metric = eventually(found, what=name)
+    assert metric is not None
     return metric
 
 
