@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.codec.packets import Connect, PubAck, Publish, Will
+from tests.support.connections import tls_ports
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.peers import mosquitto
 from tests.support.restarts import on_disk, subscribed
@@ -80,12 +81,14 @@ async def test_bridges_publish_on_no_other_topic_of_the_broker(topic: str) -> No
 @on_loop
 async def test_a_bridge_of_mosquitto_with_default_settings_works_both_ways(tmp_path: Path) -> None:
     async with running() as node:
-        lines = (
+        lines = [
             "connection there",
             f"address 127.0.0.1:{node.port}",
             "topic t both 1",
             "remote_clientid there",
-        )
+        ]
+        if authority := tls_ports.get(node.port):
+            lines.append(f"bridge_cafile {authority}")
         near = await subscribed(
             await node.client("near", 4), ("t", 0), ("$SYS/broker/connection/#", 0)
         )

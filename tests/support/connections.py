@@ -7,6 +7,8 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -14,14 +16,20 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _opened: ContextVar[list[asyncio.StreamWriter] | None] = ContextVar("opened", default=None)
 
 
-tls_ports: dict[int, ssl.SSLContext] = {}
-"""Ports of 127.0.0.1 that are reached with TLS, where a test that says nothing of it is run so."""
+tls_ports: dict[int, Path] = {}
+"""Ports of 127.0.0.1 that are reached with TLS, where a test that says nothing of it is run so: files with the
+authority of their certificates."""
+
+
+@cache
+def _trusting(authority: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=authority)
 
 
 async def dial(port: int, **options: Any) -> Streams:
     """A connection to a port of 127.0.0.1."""
     if port in tls_ports:
-        options.setdefault("ssl", tls_ports[port])
+        options.setdefault("ssl", _trusting(tls_ports[port]))
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
     opened = _opened.get()
     if opened is not None:

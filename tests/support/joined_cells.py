@@ -7,7 +7,6 @@ TLS the cell that accepts relays.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import ChainMap
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,14 +32,14 @@ from tests.support.waiting import until
 
 
 @cache
-def _certified() -> tuple[NamedListener, ssl.SSLContext]:
-    """A listener with TLS, and what clients trust it by."""
+def _certified() -> tuple[NamedListener, Path]:
+    """A listener with TLS, and the file of the authority that clients trust it by."""
     authority = Authority(Path(mkdtemp(prefix="cells-")))
     files = authority.sign("server", {"CN": "localhost"}, ["localhost", "127.0.0.1"])
     settings = SslListenerSettings(
         bind="127.0.0.1:0", ssl_options=TlsSettings.model_validate(files.settings)
     )
-    return NamedListener(settings), ssl.create_default_context(cafile=str(authority.file))
+    return NamedListener(settings), authority.file
 
 
 class _Follower(GatedStore):
