@@ -79,6 +79,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--qos", type=int, default=0, help="QoS of the devices, 0 or 1")
     add("--subqos", type=int, default=0, help="QoS of the subscriptions, 0 or 1")
     add("--messages", type=int, default=200_000, help="messages in all")
+    add("--rate", type=float, default=0, help="messages a second; 0 for as many as go")
     add("--size", type=int, default=128, help="payload in bytes")
     add("--topics", default="fleet", help="first level of the topics")
     add("--open", type=int, default=1, help="QoS 1 messages of a device that are sent at once")
@@ -142,7 +143,7 @@ class Fleet:
         # of the processor time of other processes, as clock_getcpuclockid gives them
         self._clocks = [~pid << 3 | 2 for pid in options.pid]
         self.delivered = self.acknowledged = 0
-        self._ended_s = 0.0
+        self._began_s = self._ended_s = 0.0
         self._used_s: list[float] = []
 
     def _identifier(self, role: str, number: int, cell: int | None, share: int) -> str:
@@ -196,7 +197,8 @@ class Fleet:
         self.delivered = self.acknowledged = 0
         self._ended_s = 0.0
         self._used_s = []
-        began_s, used_s = time.perf_counter(), self._used()
+        self._began_s = began_s = time.perf_counter()
+        used_s = self._used()
         (self._with_acks if self._options.qos else self._without_acks)()
         taken_s = self._ended_s - began_s
         each = [after - before for before, after in zip(used_s, self._used_s, strict=True)]
@@ -224,6 +226,7 @@ class Fleet:
             for send, packet in sends[sent % devices :][: min(_SLICE, messages - sent)]:
                 send(packet)
                 sent += 1
+            self._keep_rate(sent)
             self._take(self._poll.poll(0))
             while sent * self._copies - self.delivered - lost > devices - _SLICE:
                 lost += self._take_some(sent * self._copies - self.delivered - lost)
@@ -260,9 +263,17 @@ class Fleet:
                 if left > 0 and not device.unacknowledged:
                     device.send(min(at_once, left))
                     left -= at_once
+            self._keep_rate(messages - left)
         self.acknowledged = acknowledged
         self._stop_clock()
         self._wait_for(acknowledged * self._copies)
+
+    def _keep_rate(self, sent: int) -> None:
+        """Wait while more was sent than the rate allows."""
+        if self._options.rate:
+            ahead_s = sent / self._options.rate - (time.perf_counter() - self._began_s)
+            if ahead_s > 0:
+                time.sleep(ahead_s)
 
     def _wait_for(self, messages: int) -> None:
         while self.delivered < messages and not self._take_some(1):
