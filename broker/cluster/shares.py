@@ -222,10 +222,14 @@ class CellShares:
             self._forget_held(held)
         earlier = [*(notice for frame in self._unconfirmed for notice in frame), *self._answers]
         self._unconfirmed.clear()
+        # A message that was refused is granted again under its number: only the last answer holds, and none while a
+        # member has it.
+        last = {(notice[1], notice[3]): notice for notice in earlier if notice[0] in _LASTING}
         self._answers = [
             (Notice.GONE if kind is Notice.NO_ROOM else kind, group, client_id, number, 0)
-            for kind, group, client_id, number, _ in earlier
-            if kind in _LASTING and (is_log_same if is_logged(number) else not self._is_peer_new)
+            for kind, group, client_id, number, _ in last.values()
+            if (is_log_same if is_logged(number) else not self._is_peer_new)
+            and (group, number) not in self._held
         ]
         for held in self._held.values():
             kind = Notice.HELD if held.delivery.outgoing is not None else Notice.HELD_EMPTY

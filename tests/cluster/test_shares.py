@@ -254,6 +254,40 @@ async def test_what_a_session_on_disk_has_is_sent_again_after_kills(
         await quiet(one, two)
 
 
+@pytest.mark.parametrize("is_killed", [False, True], ids=["cut", "killed"])
+@on_loop
+async def test_a_refusal_that_was_taken_is_not_repeated_for_what_was_sent_after_it(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        client = await member(two, "m", 2, **_KEEPS)
+        part, has_member = _shares_of(one), _shares_of(two)
+        part._hear = lambda: None  # type: ignore[method-assign]  # what is taken is not confirmed
+        has_member._turns[GROUP, "m"] = 1  # as if it went and came back: what is on its way is refused
+        publisher = await one.node.client("p", 5)
+        await publish(publisher, 2, b"a")
+        packet = await client.expect(Publish)
+        if is_killed:
+            await one.kill()
+            await one.start()
+        else:
+            one.cut(1)
+        await linked([one, two])
+        other = await member(one, "o", 2)
+        await other.silence()
+        client.send(PubRec(packet.packet_id))
+        await client.expect(PubRel)
+        client.send(PubComp(packet.packet_id))
+        await quiet(one, two)
+        await other.silence()
+
+
+def _shares_of(cell: Cell) -> shares.CellShares:
+    """What a cell of two and the other one tell each other about share groups."""
+    (link,) = cell.links
+    return next(part for part in link.parts if isinstance(part, shares.CellShares))
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 @on_loop
 async def test_a_killed_cell_gives_back_what_its_members_in_memory_had(
