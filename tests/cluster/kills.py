@@ -270,7 +270,7 @@ class CellWorld(World):
             )
             return
         if kind in ("supervisor", "both"):
-            self.node.kill()
+            self.node.kill_supervisor()
         if kind != "supervisor":
             for cell in cells[: 2 if kind == "cells" else 1]:
                 self.node.cell(cell).send_signal(signal.SIGKILL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,10 +37,8 @@ def _run(data_dir: Path, rounds: int, seed: int) -> CellWorld:
         assert node.stop() == 0
     finally:
         if node.process is not None and node.process.poll() is None:
-            node.kill()
-        for cell in range(CELLS):
-            with suppress(OSError):
-                node.cell(cell).kill()
+            node.kill_supervisor()
+        node.kill_cells()
     log = node.log.read_text()
     assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
     found = rows(data_dir, CELLS)

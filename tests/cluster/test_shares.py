@@ -263,7 +263,8 @@ async def test_a_refusal_that_was_taken_is_not_repeated_for_what_was_sent_after_
         client = await member(two, "m", 2, **_KEEPS)
         part, has_member = _shares_of(one), _shares_of(two)
         part._hear = lambda: None  # type: ignore[method-assign]  # what is taken is not confirmed
-        has_member._turns[GROUP, "m"] = 1  # as if it went and came back: what is on its way is refused
+        # as if it went and came back: what is on its way is refused
+        has_member._turns[GROUP, "m"] = 1
         publisher = await one.node.client("p", 5)
         await publish(publisher, 2, b"a")
         packet = await client.expect(Publish)

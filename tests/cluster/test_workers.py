@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -62,9 +61,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     yield node
     if node.process is not None and node.process.poll() is None:
         node.stop()
-    for cell in range(2):
-        with suppress(OSError):
-            node.cell(cell).kill()
+    node.kill_cells()
 
 
 def test_each_client_is_served_by_the_process_of_its_cell(node: Node) -> None:
@@ -94,7 +91,7 @@ def test_a_cell_that_is_killed_comes_back_and_the_other_does_not_notice(node: No
 def test_a_supervisor_that_is_killed_leaves_the_cells_to_the_next(node: Node) -> None:
     cells = [node.cell(cell).pid for cell in range(2)]
     clients = [connected(node, of_cell(cell, 1)[0]) for cell in range(2)]
-    node.kill()
+    node.kill_supervisor()
     assert all(is_alive(client) for client in clients)
     with connected(node, of_cell(1, 2)[1]) as another:
         assert is_alive(another)

@@ -75,14 +75,26 @@ class MosquittoSub:
                 raise AssertionError(
                     f"mosquitto_sub gave no more in {DEADLINE_S} s; so far: {self.output}"
                 )
-            chunk = os.read(self.process.stdout.fileno(), 65536)
-            assert chunk, f"mosquitto_sub ended: {self.output}"
-            *lines, self._unread = (self._unread + chunk).split(b"\n")
-            for line in lines:
-                text = line.decode()
-                self.output.append(text)
-                if text.startswith("> "):
-                    self._messages.append(text[2:])
+            self._read()
+
+    def take_ready(self) -> list[str]:
+        """The messages that have come, as printed; does not wait."""
+        assert self.process.stdout is not None
+        while select.select([self.process.stdout], [], [], 0)[0]:
+            self._read()
+        taken, self._messages = self._messages, []
+        return taken
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        chunk = os.read(self.process.stdout.fileno(), 65536)
+        assert chunk, f"mosquitto_sub ended: {self.output}"
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        for line in lines:
+            text = line.decode()
+            self.output.append(text)
+            if text.startswith("> "):
+                self._messages.append(text[2:])
 
     def close(self) -> None:
         """End it in order: it says DISCONNECT."""

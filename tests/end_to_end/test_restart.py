@@ -135,6 +135,8 @@ def _end(seen: Restarted) -> None:
         seen.stop_s = ended(process)
     else:
         process.kill()
+        process.wait(DEADLINE_S)
+        seen.node.kill_cells()
     rest, _ = process.communicate(timeout=DEADLINE_S)
     seen.exit_status, seen.stdout = process.returncode, rest.decode()
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -202,11 +203,25 @@ class Node(Reachable):
         raise OSError(f"cell {number} does not run")
 
     def kill(self) -> None:
-        """``kill -9``."""
+        """``kill -9`` of the broker, with all of its cells."""
+        self.kill_supervisor()
+        self.kill_cells()
+
+    def kill_supervisor(self) -> None:
+        """``kill -9`` of the process that was started; cells, if there are any, go on."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(60)
         self._close()
+
+    def kill_cells(self) -> None:
+        """``kill -9`` of the cells that a killed supervisor has left."""
+        for number in range(self.workers if self.workers > 1 else 0):
+            with contextlib.suppress(OSError, psutil.NoSuchProcess):
+                cell = self.cell(number)
+                cell.kill()
+                # who reaps it takes its time
+                eventually(partial(_is_over, cell), what="the end of a cell")
 
     def stop(self, timeout_s: float = 60.0) -> int:
         """SIGTERM, and the exit status."""
@@ -219,6 +234,13 @@ class Node(Reachable):
     def _close(self) -> None:
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
+
+
+def _is_over(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 @contextlib.contextmanager
