@@ -75,7 +75,8 @@ class AuditedChange(TypedDict):
 
 class AuditEntryRow(TypedDict):
     """A request that changed something or was refused, or a reload of files. `kind` and `name` are those of the first
-    object; `summary` says what happened to it."""
+    object; `summary` says what happened to it. `can_revert` is false where there is nothing to take back: it changed no
+    object, was refused, changed more objects than the entry has, or is a change of files."""
 
     id: str
     at: str
@@ -88,6 +89,7 @@ class AuditEntryRow(TypedDict):
     outcome: Outcome
     status: int
     summary: str
+    can_revert: bool
 
 
 class AuditEntryView(AuditEntryRow):
@@ -529,7 +531,14 @@ def _key_of(id: str) -> _Key | None:
 
 
 def _row(key: _Key, entry: Mapping[str, Any]) -> AuditEntryRow:
-    row: Any = {name: entry[name] for name in AuditEntryRow.__annotations__ if name != "id"}
+    computed = {"id", "can_revert"}
+    row: Any = {name: entry[name] for name in AuditEntryRow.__annotations__ if name not in computed}
     row["id"] = _KEYS.encode(key).hex()
+    row["can_revert"] = (
+        bool(entry["changes"])
+        and entry["outcome"] == "done"
+        and entry["origin"] != "files"
+        and not entry.get("omitted")
+    )
     shown: AuditEntryRow = row
     return shown

@@ -95,7 +95,20 @@ _SESSION_FILTERS = (
         name="min_queue_bytes", text="The minimum bytes of queued messages.", type=int, least=0,
         help="Minimum bytes of queued messages.",
     ),
-    ordering("clientid", "clientid", "connected_at", "queued", "queue_bytes", "inflight", "subscriptions"),
+    Parameter(
+        name="min_inflight", text="The minimum number of messages that are sent and not acknowledged.", type=int,
+        least=0,
+    ),
+    Parameter(name="min_subscriptions", text="The minimum number of subscriptions.", type=int, least=0),
+    Parameter(
+        name="min_dropped", text="The minimum number of messages that the client did not receive.", type=int, least=0,
+    ),
+    Parameter(name="keep_alive_s", text="The keep alive of CONNECT, in seconds.", type=int, least=0, most=65_535),
+    Parameter(name="connected_since", text="Connected at this time or later.", type="time"),
+    Parameter(name="connected_until", text="Connected at this time or earlier, and still.", type="time"),
+    ordering(
+        "clientid", "clientid", "connected_at", "queued", "queue_bytes", "inflight", "subscriptions", "dropped",
+    ),
 )  # fmt: skip
 _DRY = Parameter(name="dry_run", type=bool, default=False, help="Only show what would be deleted.")
 _OF_CLIENT = ("filter", "qos", "no_local", "retain_as_published", "identifier")
@@ -167,6 +180,7 @@ RESOURCES = (
                 body_text="The identifiers of the clients to disconnect.",
                 answer="broker.admin.clients:Kicked",
                 does="change",
+                offered="connected",
                 effect="client",
                 done="disconnected",
                 command=Command(
@@ -174,6 +188,35 @@ RESOURCES = (
                     question="Disconnect {count}?",
                     done="disconnected: {kicked}",
                     check="broker.cli.traffic:check_kicked",
+                ),
+            ),
+            Verb(
+                id="clearClients",
+                text="Clear the sessions of clients. Deletes the sessions with their subscriptions and queued "
+                "messages, and disconnects clients that are connected with reason code 0x98.",
+                call="clear",
+                path=":clear",
+                body=(
+                    Parameter(
+                        name="clientids",
+                        keyword="client_ids",
+                        many=True,
+                        longest=_MOST_CLIENTS,
+                        is_required=True,
+                        is_argument=True,
+                        help="The client identifiers.",
+                    ),
+                ),
+                body_text="The identifiers of the clients whose sessions are deleted.",
+                answer="broker.admin.clients:ClearedSessions",
+                does="change",
+                effect="session",
+                done="cleared",
+                command=Command(
+                    help="Delete the sessions of clients; those that are connected are disconnected (0x98).",
+                    question="Delete the sessions of {count}?",
+                    done="cleared: {cleared}",
+                    check="broker.cli.traffic:check_cleared",
                 ),
             ),
             Verb(
@@ -202,6 +245,7 @@ RESOURCES = (
                 answer="broker.admin.clients:Subscribed",
                 problems=(404, 409),
                 does="change",
+                offered="connected",
             ),
             Verb(
                 id="unsubscribeClient",
@@ -224,6 +268,7 @@ RESOURCES = (
                 answer="broker.admin.clients:Unsubscribed",
                 problems=(404, 409),
                 does="change",
+                offered="connected",
                 command=Command(
                     help="End subscriptions of a connected client. Filters are as it subscribed to them.",
                     columns=_OF_CLIENT,

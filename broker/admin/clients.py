@@ -172,6 +172,13 @@ class Kicked(TypedDict):
     not_connected: list[str]
 
 
+class ClearedSessions(TypedDict):
+    """Number of sessions that were deleted, and clients that have none."""
+
+    cleared: int
+    unknown: list[str]
+
+
 class ClientService:
     """Lists, shows, disconnects, subscribes and unsubscribes clients. Used on the event loop."""
 
@@ -280,6 +287,25 @@ class ClientService:
             kicked += 1
         return {"kicked": kicked, "not_connected": not_connected}
 
+    async def clear(self, client_ids: Sequence[str]) -> ClearedSessions:
+        """Delete the sessions of clients, and close their connections (0x98)."""
+        cleared = 0
+        unknown = []
+        until_s = perf_counter() + _STEP_S
+        for client_id in client_ids:
+            if perf_counter() > until_s:
+                await asyncio.sleep(0)
+                until_s = perf_counter() + _STEP_S
+            session = self._hub.sessions.get(client_id)
+            if session is None:
+                unknown.append(client_id)
+                continue
+            end_session(self._hub, session)
+            cleared += 1
+        if cleared:
+            await self._hub.context.writer.committed()
+        return {"cleared": cleared, "unknown": unknown}
+
     async def subscribe(
         self, client_id: str, subscriptions: Sequence[Mapping[str, Any]], check_acl: bool = True
     ) -> Subscribed:
@@ -348,6 +374,15 @@ class ClientService:
         return {name: round(rate, 1) for name, rate in sampler.rates(counters).items()}
 
 
+def end_session(hub: Hub, session: Session) -> None:
+    """Close the connection of a session, and delete it with its messages."""
+    connection = connection_of(session)
+    if connection is not None:
+        connection.disconnect(reason.ADMINISTRATIVE_ACTION, "kicked")
+    if not session.is_ended:
+        hub.life.end_session(session)
+
+
 def connection_of(session: Session) -> Connection | None:
     """The connection that has a session."""
     return session.owner if isinstance(session.owner, Connection) else None
@@ -362,7 +397,7 @@ def client_row(session: Session) -> ClientRow:
         "address": client.peer_name,
         "listener": client.listener or None,
         "protocol": _NAMES.get(client.protocol_version),
-        "keep_alive_s": None if connection is None else connection.greeting.keep_alive_s,
+        "keep_alive_s": listing.keep_alive_of(session),
         "clean_start": None if connection is None else connection.greeting.clean_start,
         "attributes": dict(client.attributes),
         "dropped": sum((session.dropped or {}).values()),

@@ -119,6 +119,14 @@ class ClientImpact(Contributor):
             yield f"{are(tally.wills, 'will')} published."
 
     def _of_session(self, change: Change) -> Sentences:
+        chosen = change.options.get("client_ids") if change.verb == "clear" else None
+        if chosen is not None:
+            tally = _Tally()
+            for session in filter(None, map(self._hub.sessions.get, chosen)):
+                tally.add(session)
+            yield from _ended(tally)
+            yield from _disconnected(tally)
+            return
         is_one = change.verb == "delete"
         wanted = (
             Selection(client_id=escape(change.target.name))

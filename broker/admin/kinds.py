@@ -87,6 +87,7 @@ RESOURCES = (
                 takes=(_JOB,),
                 answer="ui.api.models.jobs:JobWithResult",
                 does="job",
+                offered="state=running|paused",
                 command=Command(
                     help="End a job after the piece that it works on; what is done stays done.",
                     done="job {id} is to end",
@@ -102,6 +103,7 @@ RESOURCES = (
                 answer="ui.api.models.jobs:JobWithResult",
                 problems=(409,),
                 does="job",
+                offered="state=running",
                 command=Command(
                     help="Have a replay of a stream or table, or an audit, wait, until it is resumed.",
                     done="job {id} is paused",
@@ -117,6 +119,7 @@ RESOURCES = (
                 answer="ui.api.models.jobs:JobWithResult",
                 problems=(409,),
                 does="job",
+                offered="state=paused|failed",
                 command=Command(
                     help="Have a replay or an audit continue that is paused, or a replay of a stream that failed.",
                     done="job {id} continues",

@@ -19,6 +19,7 @@ from heapq import nsmallest
 from re import compile as compiled
 from typing import Any, Final
 
+from broker.connection.connection import Connection
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
 from broker.session.registry import SessionRegistry
@@ -51,6 +52,13 @@ class Selection:
     """Away, and for at least so long."""
     min_queued: int | None = None
     min_queue_bytes: int | None = None
+    min_inflight: int | None = None
+    min_subscriptions: int | None = None
+    min_dropped: int | None = None
+    keep_alive_s: int | None = None
+    connected_since: int | None = None
+    """Connected since this time or later, and not after ``connected_until``, in microseconds since 1970."""
+    connected_until: int | None = None
 
     @property
     def is_everything(self) -> bool:
@@ -84,20 +92,41 @@ class Selection:
         if self.older_than_s is not None:
             before_ns = now_ns - self.older_than_s * 1_000_000_000
             tests.append(lambda session: session.is_away and session.away_since_ns <= before_ns)
-        if (queued := self.min_queued) is not None:
-            tests.append(lambda session: session.waiting_messages >= queued)
-        if (queue_bytes := self.min_queue_bytes) is not None:
-            tests.append(lambda session: session.waiting_bytes >= queue_bytes)
+        tests += [
+            _least(number, least)
+            for name, number in ORDERS.items()
+            if (least := getattr(self, f"min_{name}", None)) is not None
+        ]
+        if (keep_alive_s := self.keep_alive_s) is not None:
+            tests.append(lambda session: keep_alive_of(session) == keep_alive_s)
+        if (since := self.connected_since) is not None:
+            tests.append(lambda session: _connected_us(session) >= since)
+        if (until := self.connected_until) is not None:
+            tests.append(lambda session: 0 < _connected_us(session) <= until)
         return tests
 
 
-# The numbers that sessions may be put in the order of.
+def keep_alive_of(session: Session) -> int | None:
+    """Keep alive of the connection that has a session, in seconds."""
+    return session.owner.greeting.keep_alive_s if isinstance(session.owner, Connection) else None
+
+
+def _connected_us(session: Session) -> int:
+    return 0 if session.is_away else session.connected_ns // 1000
+
+
+def _least(number: Callable[[Session], int], least: int) -> Test:
+    return lambda session: number(session) >= least
+
+
+# The numbers that sessions may be put in the order of, and have a minimum for.
 ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
     "connected_at": lambda session: 0 if session.is_away else session.connected_ns,
     "queued": lambda session: session.waiting_messages,
     "queue_bytes": lambda session: session.waiting_bytes,
     "inflight": lambda session: len(session.window.inflight),
     "subscriptions": lambda session: len(session.subscriptions),
+    "dropped": lambda session: sum((session.dropped or {}).values()),
 }
 
 

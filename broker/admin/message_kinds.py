@@ -172,6 +172,7 @@ RESOURCES = (
                 answer="broker.admin.captures:CaptureView",
                 problems=(404,),
                 does="change",
+                offered="!ended",
                 command=Command(name="stop"),
             ),
             Verb(
@@ -274,6 +275,7 @@ RESOURCES = (
         about="Retained messages: list, show, delete, clear, count.",
         page="Retained",
         named_by="topic",
+        undone_at="/retained-deletions",
         verbs=(
             Verb(
                 id="listRetained",

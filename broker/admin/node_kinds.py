@@ -423,6 +423,7 @@ RESOURCES = (
                 answer="broker.admin.alarms:Alarm",
                 problems=(404,),
                 does="change",
+                offered="!acknowledged_by",
                 command=Command(
                     name="ack", done="alarm {name} is acknowledged by {acknowledged_by}"
                 ),
@@ -438,6 +439,7 @@ RESOURCES = (
                 answer="broker.admin.alarms:Alarm",
                 problems=(404,),
                 does="change",
+                offered="acknowledged_by",
                 command=Command(name="unack", done="alarm {name} is not acknowledged"),
             ),
         ),
@@ -701,6 +703,7 @@ RESOURCES = (
                 does="change",
                 plan="plan",
                 done="taken back",
+                offered="can_revert",
                 command=Command(done="what {actor} did with {operation} is taken back"),
             ),
             Verb(
@@ -739,8 +742,8 @@ RESOURCES = (
             Verb(
                 id="restoreObject",
                 topics="any",
-                text="Give an object the form that it had after an entry. The object is replaced as a whole, created "
-                "or deleted. Secrets stay as they are. `kind` and `name` choose one of several objects.",
+                text="Restore an object. Gives it the form that it had after the entry. The object is replaced as a "
+                "whole, created or deleted. Secrets stay as they are. `kind` and `name` choose one of several objects.",
                 at="config",
                 call="restore",
                 path="/{id}:restore",
@@ -764,6 +767,7 @@ RESOURCES = (
                 does="change",
                 plan="plan_restore",
                 done="restored",
+                offered="can_revert",
                 command=Command(done="restored as it was after {operation} at {at}"),
             ),
         ),

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from typing_extensions import TypedDict
 
 from broker.admin import listing
-from broker.admin.clients import connection_of
+from broker.admin.clients import end_session
 from broker.admin.listing import Cursor, Selection
 from broker.admin.session_rows import (
     OldClientId,
@@ -19,7 +19,6 @@ from broker.admin.session_rows import (
     subscription_rows,
 )
 from broker.connection.hub import Hub
-from broker.core import reason
 from broker.core.errors import NotFound
 from broker.core.objects import Spec
 from broker.session.session import Session
@@ -110,7 +109,7 @@ class SessionService:
                 samples += [session.client_id] if len(samples) < _SAMPLES else []
                 _add(counts, session)
                 if not dry_run:
-                    self._end(session)
+                    end_session(self._hub, session)
         if not dry_run and counts["sessions"]:
             await self._hub.context.writer.committed()
         return {
@@ -128,7 +127,7 @@ class SessionService:
         session = self._hub.sessions.get(client_id)
         if session is None:
             raise NotFound("session", client_id)
-        self._end(session)
+        end_session(self._hub, session)
         await self._hub.context.writer.committed()
 
     async def top(self, count: int, by: Literal["messages", "bytes"]) -> list[LongQueue]:
@@ -157,13 +156,6 @@ class SessionService:
             }
             for _, _, (session, row) in best
         ]
-
-    def _end(self, session: Session) -> None:
-        connection = connection_of(session)
-        if connection is not None:
-            connection.disconnect(reason.ADMINISTRATIVE_ACTION, "kicked")
-        if not session.is_ended:
-            self._hub.life.end_session(session)
 
 
 def _queue(session: Session) -> QueueRow:

@@ -76,6 +76,12 @@ def check_kicked(answer: Mapping[str, Any]) -> None:
         )
 
 
+def check_cleared(answer: Mapping[str, Any]) -> None:
+    """Fail where a client to clear has no session."""
+    if answer["unknown"]:
+        raise CommandError(f"no session: {', '.join(answer['unknown'])}", exit_codes.NOT_FOUND)
+
+
 def add_clients(clients: typer.Typer) -> None:
     """Add subscribing a client."""
 

@@ -162,6 +162,10 @@ class Verb:
     ``call`` itself where that ends by ``broker.core.objects.saving``, or one that returns the changes
     (``broker.config.root.PlannedReload``). ``done`` completes "It would be" in the summary.
 
+    ``columns`` are those of a list's page where there is no command. ``offered`` says for which items pages offer a
+    verb: ``connected`` where that member of the item is true, ``!ended`` where it is not, ``state=running|paused``
+    where it is one of these; a member that an item lacks rules nothing out.
+
     A verb of the tag ``Try`` has a deadline, and runs on a thread. Its method gets a body as it was sent, with the
     parameters in it, as its only argument; one called ``prepare_…`` runs on the event loop and returns the work.
 
@@ -201,6 +205,8 @@ class Verb:
     exists: str = ""
     plan: str = ""
     done: str = "deleted"
+    columns: Mapping[str, str] | Sequence[str] = ()
+    offered: str = ""
     command: Command | None = None
 
     def __post_init__(self) -> None:
@@ -242,6 +248,7 @@ class Resource:
     member that names one, for completion and for the address of its page. ``at`` is where its verbs run that say
     nothing else. ``menu`` is the group of the dashboard's navigation that has its list; without one, the search has it.
     ``area`` decides which roles may change it; the kind of the same name, where there is one, decides in its place.
+    ``undone_at`` is the path of the resource that undoes its deletions.
 
     ``topics`` says how scopes of topics apply to its verbs; ``named`` is for those that do more than read.
     ``scoped_by`` is the method that gives the item in the path, whose members have its topics.
@@ -261,6 +268,7 @@ class Resource:
     at: At = "here"
     menu: Menu = ""
     area: Area = "administration"
+    undone_at: str = ""
     scoped_by: str = ""
 
     @property

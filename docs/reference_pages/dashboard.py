@@ -90,9 +90,10 @@ def _kind(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
 def _filter_in(document: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """A filter as a page asks for it. FastAPI makes a title from a name; others are written on purpose."""
     name, schema = entry["name"], entry["schema"]
-    values = next(
-        (list(form["enum"]) for form in schema.get("anyOf", [schema]) if "enum" in form), None
-    )
+    forms = schema.get("anyOf", [schema])
+    values = next((list(form["enum"]) for form in forms if "enum" in form), None)
+    if any(form.get("type") == "boolean" for form in forms):
+        values = ["true", "false"]
     written = schema["title"] != name.replace("_", " ").title()
     label = schema["title"] if written else _heading(name)
     return {
@@ -139,6 +140,7 @@ def _resource(resource: Resource) -> dict[str, Any]:
         "menu": resource.menu,
         "command": resource.commands if any(verb.command for verb in lists) else "",
         "key": resource.named_by,
+        "undone_at": resource.undone_at.removeprefix("/"),
         "lists": [_list(verb) for verb in lists],
         "show": shows and _call(resource, shows),
         "parts": [{**_list(verb), **_call(resource, verb)} for verb in of_one if verb.row],
@@ -154,7 +156,7 @@ def _is_list(resource: Resource, verb: Verb) -> bool:
 
 
 def _list(verb: Verb) -> dict[str, Any]:
-    columns = (verb.command and verb.command.columns) or _members_of_row(verb)
+    columns = verb.columns or (verb.command and verb.command.columns) or _members_of_row(verb)
     named = columns if isinstance(columns, Mapping) else {member: member for member in columns}
     named = _with_progress(named)
     title, text = _summary(verb)
@@ -258,6 +260,7 @@ def _verb(resource: Resource, verb: Verb, lists: Sequence[Verb]) -> dict[str, An
         "skips": [] if not members else [call["parameter"], "dry_run"],
         "may_be_dry": verb.may_be_dry,
         "is_job": verb.job is not None,
+        "offered": verb.offered,
     }
 
 

@@ -200,9 +200,10 @@ def test_a_ban_a_kick_and_a_session_say_whom_they_disconnect(node: Node) -> None
         assert kicked["consequences"] == ["1 client is disconnected.", "1 will is published."]
         assert node.call("POST", "/clients:kick", chosen)["kicked"] == 1
         eventually(lambda: node.call("GET", "/sessions/f1")["queued"] == 1)  # the will
-    assert effect(node, "DELETE", "/sessions/f1")["consequences"] == [
-        "1 session ends, with 1 message waiting."
-    ]
+    ends = ["1 session ends, with 1 message waiting."]
+    assert effect(node, "DELETE", "/sessions/f1")["consequences"] == ends
+    cleared = effect(node, "POST", "/clients:clear", {"clientids": ["f1", "nobody"]})
+    assert (cleared["summary"], cleared["consequences"]) == ("It would be cleared.", ends)
     purged = effect(node, "POST", "/sessions:purge", {"clientid": "f*"})["consequences"]
     counts = node.call("POST", "/sessions:purge", {"clientid": "f*"})
     assert number(purged, r"(\d+) sessions? end") == counts["sessions"] == 2

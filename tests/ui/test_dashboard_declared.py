@@ -197,6 +197,21 @@ def test_several_clients_are_selected_and_disconnected_together(page: Any, broke
     page.wait_for_selector("text=None matches.")
 
 
+def test_sessions_of_several_clients_are_cleared_together(page: Any, broker: Node) -> None:
+    several = [connected(broker, f"clear-{at}", "a") for at in range(2)]
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/clients?clientid=clear-*")
+    page.wait_for_selector("td >> text=clear-1")
+    page.get_by_label("Select all shown").check()
+    for client in several:
+        client.loop_stop()
+    page.click("text=Clear 2 clients…")
+    page.wait_for_selector("[role=alertdialog] >> text=2 clients are disconnected")
+    page.click("[role=alertdialog] >> button:text-is('Clear')")
+    page.wait_for_selector("text=None matches.")
+    assert broker.call("GET", "/sessions?clientid=clear-*")["items"] == []
+
+
 def test_retained_messages_that_a_filter_selects_are_cleared(page: Any, broker: Node) -> None:
     mqtt_publish.single(
         "gone/1", "x", qos=1, retain=True, hostname=broker.mqtt[0], port=broker.mqtt[1]
@@ -289,6 +304,51 @@ def test_an_audit_entry_shows_what_changed_and_takes_it_back(page: Any, broker: 
     page.click("[role=alertdialog] >> button:text-is('Take back')")
     page.wait_for_selector("main [role=status] >> text=done")
     assert all(item["name"] != "audited" for item in broker.call("GET", "/access/rules")["items"])
+
+
+def test_only_what_an_item_permits_is_offered(page: Any, broker: Node) -> None:
+    broker.call("POST", "/messages:publish", {"topic": "offered/1", "payload": "x", "retain": True})
+    broker.call("POST", "/retained:clear", {"filter": "offered/#"})
+    broker.call("POST", "/streams", {"name": "offered"})
+    entries = broker.call("GET", "/audit-log")["items"]
+    changed, cleared = (
+        next(item for item in entries if item["operation"] == operation)
+        for operation in ("createStream", "clearRetained")
+    )
+    assert changed["can_revert"]
+    assert not cleared["can_revert"]
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/audit-log?operation=createStream")
+    page.wait_for_selector(f"button[aria-label='Do something with {changed['id']}']")
+    page.goto(f"{broker.url}/audit-log?operation=clearRetained")
+    page.wait_for_selector("td >> text=clearRetained")
+    assert page.locator(f"button[aria-label='Do something with {cleared['id']}']").count() == 0
+    page.goto(f"{broker.url}/audit-log/{cleared['id']}")
+    page.wait_for_selector("main dd >> text=clearRetained")
+    assert page.locator("main button:text-is('Take back…')").count() == 0
+    page.goto(f"{broker.url}/audit-log/{changed['id']}")
+    page.wait_for_selector("main button:text-is('Take back…')")
+    broker.call("DELETE", "/streams/offered")
+
+
+def test_a_back_test_shows_its_range_and_time_in_words(page: Any, broker: Node) -> None:
+    broker.call("POST", "/streams", {"name": "tried", "topics": ["tried/#"]})
+    broker.call("POST", "/messages:publish", {"topic": "tried/1", "payload": "1", "qos": 1})
+    job = broker.call(
+        "POST",
+        "/rules:backtest",
+        {"sql": 'SELECT payload FROM "tried/#"', "stream": "tried"},
+        202,
+    )
+    eventually(lambda: broker.call("GET", f"/backtests/{job['id']}")["state"] == "done")
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/backtests")
+    page.wait_for_selector("td >> text=shard 0: 0 to 1")
+    page.wait_for_selector("th >> text=Time left")
+    page.click("main tbody a.name")
+    page.wait_for_selector("main dt >> text=Time left")
+    assert page.locator("main button:text-is('Cancel…')").count() == 0  # it has ended
+    broker.call("DELETE", "/streams/tried")
 
 
 def test_an_access_rule_is_created_changed_and_deleted_at_the_address_of_its_kind(
@@ -388,7 +448,8 @@ def test_a_deletion_of_retained_messages_is_undone_on_its_page(page: Any, broker
     broker.call("POST", "/retained:clear", {"filter": "undone/#"})
     [deletion] = broker.call("GET", "/retained-deletions")["items"][:1]
     sign_in(page, broker)
-    page.goto(f"{broker.url}/retained-deletions")
+    page.goto(f"{broker.url}/retained")
+    page.click("text=Undo a deletion")
     page.click(f"button[aria-label='Do something with {deletion['id']}']")
     page.click("[role=menuitem] >> text=Undo")
     page.click("[role=alertdialog] button.primary, [role=alertdialog] button.danger")
@@ -440,6 +501,11 @@ def test_a_setting_is_found_by_words_and_changed_in_its_form(page: Any, broker: 
     page.wait_for_selector("main .effect")
     page.click("main button:has-text('Save')")
     eventually(lambda: broker.call("GET", "/config/mqtt.max_topic_levels")["value"] == 77)
+    page.goto(f"{broker.url}/settings")
+    page.get_by_label("Not the default").select_option("true")
+    page.wait_for_url("**changed=*")
+    page.wait_for_selector("td >> text=mqtt.max_topic_levels")
+    assert page.locator("td >> text=mqtt.max_subscriptions").count() == 0
     broker.call("DELETE", "/config/mqtt.max_topic_levels")
 
 

@@ -232,6 +232,39 @@ async def test_clients_are_searched_and_paged_in_order() -> None:
 
 
 @on_loop
+async def test_clients_are_searched_by_any_column() -> None:
+    async with running() as node, api(node) as http:
+        busy = await node.client("busy", 5, keep_alive_s=77)
+        await busy.subscribe(SubscriptionRequest("a", 1), SubscriptionRequest("b", 1))
+        node.pass_time(60)
+        clients = [busy, await node.client("quiet", 5, keep_alive_s=0)]
+        await leave(node, "gone", "a")
+        session = node.server.hub.sessions.get("busy")
+        assert session is not None
+        session.dropped = {"queue_full": 3}
+        publish(node, "a")
+        await node.until(lambda: session.window.inflight)
+        rows = {row["clientid"]: row for row in await everything(http, "/clients")}
+        since = {"connected_since": rows["quiet"]["connected_at"]}
+        for parameters, expected in (
+            ({"min_subscriptions": 2}, ["busy"]),
+            ({"min_subscriptions": 1}, ["busy", "gone"]),
+            ({"min_inflight": 1}, ["busy"]),
+            ({"min_dropped": 1}, ["busy"]),
+            ({"min_dropped": 4}, []),
+            ({"keep_alive_s": 77}, ["busy"]),
+            ({"keep_alive_s": 0}, ["quiet"]),
+            (since, ["quiet"]),
+            ({"connected_until": rows["busy"]["connected_at"]}, ["busy"]),
+        ):
+            found = await everything(http, "/clients", **parameters)
+            assert [row["clientid"] for row in found] == expected, parameters
+        ordered = await everything(http, "/clients", sort="-dropped", limit=1)
+        assert ordered[0]["clientid"] == "busy"
+        assert len(clients) == 2
+
+
+@on_loop
 async def test_pages_in_the_order_of_a_number_neither_repeat_nor_skip() -> None:
     async with running() as node, api(node) as http:
         here = [await node.client(f"c{number}") for number in range(7)]
@@ -244,6 +277,21 @@ async def test_pages_in_the_order_of_a_number_neither_repeat_nor_skip() -> None:
         counts = [row["subscriptions_count"] for row in rows]
         assert counts == sorted(counts, reverse=True)
         assert len({row["clientid"] for row in rows}) == len(rows) == 7
+
+
+@on_loop
+async def test_sessions_of_chosen_clients_are_cleared() -> None:
+    async with running() as node, api(node) as http:
+        client = await node.client("here", 5)
+        await leave(node, "gone", "a")
+        await leave(node, "stays", "a")
+        body = {"clientids": ["here", "gone", "nobody"]}
+        assert (await http.post("/clients:clear?dry_run=true", json=body)).json()["dry_run"]
+        assert len(await everything(http, "/sessions")) == 3
+        answer = await http.post("/clients:clear", json=body)
+        assert answer.json() == {"cleared": 2, "unknown": ["nobody"]}
+        await client.expect(Disconnect)
+        assert [row["clientid"] for row in await everything(http, "/sessions")] == ["stays"]
 
 
 @on_loop

@@ -93,6 +93,16 @@ export interface Verb extends Call {
   skips: string[];
   may_be_dry: boolean;
   is_job: boolean;
+  /** The items that it is for, see ``isOffered``; empty for all. */
+  offered: string;
+}
+
+/** Whether an item is one that a verb is for: ``connected``, ``!ended``, ``state=running|paused``. Members that the item
+ *  lacks rule nothing out. */
+export function isOffered({ offered }: Verb, item: Record<string, unknown>): boolean {
+  const [, not, member, values] = /^(!?)(\w*)=?(.*)$/.exec(offered)!;
+  if (!member || !(member in item)) return true;
+  return values ? values.split("|").includes(String(item[member])) : Boolean(item[member]) !== Boolean(not);
 }
 
 export interface List {
@@ -112,6 +122,8 @@ export interface Resource extends Listed {
   /** Lists that belong to one item. */
   parts: (List & Call)[];
   verbs: Verb[];
+  /** The path of the list where deletions are undone; empty for none. */
+  undoneAt: string;
 }
 
 /** Pages with a shorter address and name than the API has. */
@@ -153,7 +165,7 @@ type DeclaredKind = DeclaredPage &
     has_test: boolean;
     read_only: string[];
   };
-type DeclaredResource = DeclaredPage & Pick<Resource, "lists" | "show" | "parts" | "verbs">;
+type DeclaredResource = DeclaredPage & Pick<Resource, "lists" | "show" | "parts" | "verbs"> & { undone_at: string };
 const { kinds, resources } = declared as unknown as { kinds: DeclaredKind[]; resources: DeclaredResource[] };
 
 const listed = ({ path, right, name, many, command, about, menu, key }: DeclaredPage) => ({
@@ -194,6 +206,7 @@ export const RESOURCES: Resource[] = resources.map((resource) => ({
   show: resource.show,
   parts: resource.parts,
   verbs: resource.verbs,
+  undoneAt: resource.undone_at,
 }));
 
 const PAGES = [...KINDS, ...RESOURCES].sort((a, b) => placeOf(a.api) - placeOf(b.api));

@@ -62,6 +62,10 @@ const isDifference = (value: unknown): value is Difference =>
 const isProgress = (value: unknown): value is Progress =>
   isMembers(value) && typeof value.done === "number" && typeof value.total === "number" && "unit" in value;
 
+/** A range of a stream's records: the second offset is the first one behind it. */
+const isRange = (value: unknown): value is { shard: number; from: string; to: string } =>
+  isMembers(value) && "shard" in value && "from" in value && "to" in value;
+
 const Differences = ({ of }: { of: Difference[] }) => (
   <ul className="differences">
     {of.map(({ pointer, before, after }) => (
@@ -97,6 +101,7 @@ export function Value({ member, value }: { member: string; value: unknown }): Re
         {progressText(value)}
       </span>
     );
+  if (isRange(value)) return `shard ${value.shard}: ${value.from} to ${value.to}`;
   if (isMembers(value))
     return <code className="one-line">{isPayload(value) ? textOf(value.data) : textOf(value)}</code>;
   const text = String(value);
@@ -131,7 +136,9 @@ export function columnOf<Row extends object>({ title, member }: DeclaredColumn, 
 
 /** A member without its unit, which values are shown with. */
 const heading = (member: string) =>
-  wordsOf(member.replace(/(?<=.)_(per_s|s|ms|bytes)$/, (unit) => (unit === "_bytes" ? "_size" : "")));
+  member === "eta_s"
+    ? "Time left"
+    : wordsOf(member.replace(/(?<=.)_(per_s|s|ms|bytes)$/, (unit) => (unit === "_bytes" ? "_size" : "")));
 
 /** Whether a member has the value of another one under the name of the last release. */
 const isOldName = (member: string, object: Members) => member === "client_id" && "clientid" in object;

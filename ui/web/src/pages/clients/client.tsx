@@ -1,6 +1,5 @@
 // One client: its time line, its messages, and all that is known of it.
 
-import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Resource } from "../../api/kinds";
 import { useMay } from "../../api/rights";
@@ -9,7 +8,6 @@ import { Confirm } from "../../parts/dialogs";
 import { ItemList } from "../../parts/item-list";
 import type { ItemPageProps, Members } from "../../parts/item-page";
 import { ExplainButton, shownOriginal } from "../../parts/explaining";
-import { keepTimeZone } from "../../parts/time";
 import { Facts, Rows } from "../../parts/value";
 
 const QUEUE = ["queued", "queue_bytes", "inflight", "receive_maximum", "unsent_bytes", "silent_s", "dropped_by_reason"];
@@ -106,35 +104,19 @@ function UserProperties({ pairs }: { pairs: string[][] }) {
   );
 }
 
-/** Verbs of other lists: clear its session, ban it. */
+/** A verb of another list: ban it. */
 export function ClientVerbs({ name }: { name: string }) {
-  const [asked, ask] = useState<"clear" | "ban" | null>(null);
-  const navigate = useNavigate();
+  const [asked, ask] = useState(false);
   const may = useMay();
-  const close = () => ask(null);
+  const close = () => ask(false);
   return (
     <>
-      {may("sessions", "change") && (
-        <button type="button" onClick={() => ask("clear")}>
-          Clear session…
-        </button>
-      )}
       {may("bans", "change") && (
-        <button type="button" onClick={() => ask("ban")}>
+        <button type="button" onClick={() => ask(true)}>
           Ban…
         </button>
       )}
-      {asked === "clear" && (
-        <Confirm
-          title={`Clear the session of ${name}`}
-          method="DELETE"
-          path={`sessions/${encodeURIComponent(name)}`}
-          text="Its subscriptions and the messages that wait for it are deleted. If it is connected, it is disconnected."
-          close={close}
-          onDone={() => void navigate({ to: "/clients", search: keepTimeZone } as never)}
-        />
-      )}
-      {asked === "ban" && (
+      {asked && (
         <Confirm
           title={`Ban ${name}`}
           method="POST"

@@ -85,6 +85,14 @@ function List({ kind }: { kind: Kind }) {
               New {kind.one.toLowerCase()}
             </Link>
           )}
+          {may("audit-entries", "read") && (
+            <Link
+              className="button"
+              to={"/audit-log" as never}
+              search={((known: { tz?: string }) => ({ ...keepTimeZone(known), kind: kind.name })) as never}>
+              History
+            </Link>
+          )}
           <CopyAs path={queryText ? `${kind.api}?${queryText}` : kind.api} cli={`sluice ${kind.cli} ls`} />
         </div>
       </div>

@@ -4,7 +4,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
 import { getAny } from "../../api/client";
-import { capitalized, type List, requestOf, type Resource } from "../../api/kinds";
+import { capitalized, isOffered, type List, requestOf, type Resource } from "../../api/kinds";
 import { useEvery } from "../../api/live";
 import { Empty, LoadFailure, Loading, ObjectLink } from "../../parts/card";
 import { word } from "../../parts/copy";
@@ -106,7 +106,7 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
     show: (row) => (
       <>
         {hasMessages && <ExplainButton topic={String(row.topic)} of={() => originalOf(nameOf(row))} />}
-        <VerbMenu verbs={verbs} name={nameOf(row)} ask={ask} />
+        <VerbMenu verbs={verbs.filter((verb) => isOffered(verb, row))} name={nameOf(row)} ask={ask} />
       </>
     ),
   };
@@ -128,6 +128,11 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
           <p className="muted">{quoted(list.text || resource.purpose)}</p>
         </div>
         <div className="buttons">
+          {resource.undoneAt && (
+            <Link className="button" to={`/${resource.undoneAt}` as never} search={keepTimeZone as never}>
+              Undo a deletion
+            </Link>
+          )}
           <VerbButtons verbs={verbsOfList(resource, list.path)} names={[]} initial={filled} ask={ask} />
           <CopyAs
             path={isFiltered ? `${path}?${new URLSearchParams(filled)}` : path}

@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { Suspense } from "react";
 import { getAny, Refused } from "../../api/client";
-import { requestOf, type Resource } from "../../api/kinds";
+import { isOffered, requestOf, type Resource } from "../../api/kinds";
 import { useEvery } from "../../api/live";
 import { Card, Empty, LoadFailure, Loading, State, causeOf, stateOf } from "../../parts/card";
 import { word } from "../../parts/copy";
@@ -48,7 +48,7 @@ export default function ResourceItem({ resource, name }: { resource: Resource; n
         </div>
         {data && !isGone && (
           <div className="buttons">
-            <VerbButtons verbs={verbsOf(resource)} names={[name]} ask={ask} />
+            <VerbButtons verbs={verbsOf(resource).filter((verb) => isOffered(verb, data))} names={[name]} ask={ask} />
             <Suspense>{own?.verbs && <own.verbs name={name} />}</Suspense>
             {isMessage(data) && <ExplainButton topic={String(data.topic)} of={itemOriginal(data)} />}
             <CopyAs path={asked} cli={resource.cli && `sluice ${resource.cli} show ${word(name)}`} />
