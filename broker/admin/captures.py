@@ -153,6 +153,9 @@ class Capture:
         """See ``Recorder``."""
         return not self.bounds.client_id or client.client_id == self.bounds.client_id
 
+    def follows(self, message: Message) -> None:
+        """See ``Recorder``: the cell of the publisher has the file."""
+
     def draws(self, topic: str) -> bool:
         """See ``Recorder``."""
         return True

@@ -2,7 +2,8 @@
 
 A frame is the length of its body (four bytes), its type, flags, a count (two bytes), and the body. A LIVE body consists
 of PUBLISH packets as they are on the wire, of MQTT 5 first; a byte of a version says that those behind it are of that
-version, in later frames too. Every other body is a MessagePack struct with bounds on each member.
+version, in later frames too, and marks before a packet what it came through, such as its trace. Every other body is a
+MessagePack struct with bounds on each member.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from broker.core.cells import MAX_CELLS
 from broker.core.errors import SluiceError
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 # Body of a frame with a struct, in bytes.
 MAX_STRUCT_BYTES: Final = 1024 * 1024
 # Members of a list in one frame.
@@ -29,6 +30,9 @@ MARK_V5: Final = b"\5"
 MARK_V3: Final = b"\4"
 # Byte before the packet of a dead letter.
 MARK_LETTER: Final = b"\6"
+# Byte before the packet of a message in a trace; the identifiers of the trace and of its span are behind it.
+MARK_TRACE: Final = b"\7"
+TRACE: Final = Struct("!QQQ")
 _HEADER: Final = Struct("!IBBH")
 _HEADER_BYTES: Final = _HEADER.size
 

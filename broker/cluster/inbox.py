@@ -9,7 +9,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from broker.cluster.frames import MARK_LETTER, MARK_V3, MARK_V5, FrameError, LoggedRecord
+from broker.cluster.frames import (
+    MARK_LETTER,
+    MARK_TRACE,
+    MARK_V3,
+    MARK_V5,
+    TRACE,
+    FrameError,
+    LoggedRecord,
+)
 from broker.codec import properties as p
 from broker.codec.framing import frame_at
 from broker.codec.primitives import Reader, decode_text
@@ -23,6 +31,7 @@ from broker.core.receipt import Receipt
 from broker.core.stored import message_of
 from broker.core.stream import StreamRecord
 from broker.core.topic import TopicFilter, check_topic_name
+from broker.core.tracing import TraceContext
 from broker.pipeline.plan import MAX_CACHED_TOPIC_BYTES
 from broker.routing.router import Routes
 from broker.session.session import Session
@@ -37,6 +46,7 @@ _QOS_BITS: Final = 0x06
 _FIRST_TYPE: Final = 0x10
 _V5: Final = MARK_V5[0]
 _LETTER: Final = MARK_LETTER[0]
+_TRACE: Final = MARK_TRACE[0]
 _VERSIONS: Final = MARK_V5 + MARK_V3
 
 
@@ -135,8 +145,15 @@ class Inbox:
                 run = None
                 run_count = 0
                 if first == _LETTER:
-                    self._via = (DEAD_LETTER,)
+                    self._via = (*self._via, DEAD_LETTER)
                     position += 1
+                    continue
+                if first == _TRACE:
+                    if position + TRACE.size >= end:
+                        raise FrameError(f"LIVE frame: expected a trace at byte {position}")
+                    high, low, span_id = TRACE.unpack_from(body, position + 1)
+                    self._via = (TraceContext(high << 64 | low, span_id).mark,)
+                    position += 1 + TRACE.size
                     continue
                 if first not in _VERSIONS:
                     raise FrameError(f"LIVE frame: expected a PUBLISH packet at byte {position}")
@@ -169,6 +186,7 @@ class Inbox:
                 position = stop
                 continue
             is_bare = is_unwatched and routes.is_plain and not routes.groups and not has_properties
+            is_bare = is_bare and not self._via
             if is_bare and first == _PLAIN_QOS0:
                 if run is not None:
                     self._hand_out(run, body[run_at:position], run_count)
@@ -205,7 +223,7 @@ class Inbox:
                     self.qos0 += 1
                     if message.retain:
                         self._note(message.topic)
-                    routes.deliver(message, topic)
+                    self._hub.pipeline.deliver_further(message, topic, routes)
             position = stop
         if run is not None:
             self._hand_out(run, body[run_at:position], run_count)
@@ -266,7 +284,7 @@ class Inbox:
             self._note(message.topic)
         log = self._hub.session_log
         log.came = message
-        routes.deliver(message, topic)
+        self._hub.pipeline.deliver_further(message, topic, routes)
         log.came = None
         receipt = message.receipt
         assert receipt is not None

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from broker.cluster.frames import (
     MARK_LETTER,
+    MARK_TRACE,
     MARK_V3,
     MARK_V5,
     OF_LOG,
+    TRACE,
     Frame,
     FrameError,
     FrameType,
@@ -28,6 +30,7 @@ from broker.cluster.transits import MAX_TRANSIT_BYTES, MAX_TRANSITS, Transit, Tr
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
 from broker.core.message import DEAD_LETTER
+from broker.core.tracing import sampled_context
 from broker.routing.router import Target
 from broker.session.outbox import Outbox
 
@@ -37,6 +40,8 @@ _FRAME_BYTES: Final = 256 * 1024
 MAX_UNSENT_BYTES: Final = 4 * 1024 * 1024
 # The packet identifier of a message in a LIVE frame says nothing: positions are counted.
 _PACKET_ID: Final = b"\0\1"
+# The lower half of the identifier of a trace.
+_LOW: Final = (1 << 64) - 1
 
 
 class Sender:
@@ -417,7 +422,14 @@ def packet_of(outgoing: Outgoing, qos: int, now_ns: int, *, retain: bool) -> byt
     """The PUBLISH as it is sent to another cell."""
     head, tail = outgoing.parts_for(True, qos, retain, (), now_ns)
     packet = head + _PACKET_ID + tail if qos else head + tail
-    return MARK_LETTER + packet if DEAD_LETTER in outgoing.message.via else packet
+    message = outgoing.message
+    if message.via:
+        if DEAD_LETTER in message.via:
+            packet = MARK_LETTER + packet
+        if (context := sampled_context(message)) is not None:
+            ids = TRACE.pack(context.trace_id >> 64, context.trace_id & _LOW, context.span_id)
+            packet = MARK_TRACE + ids + packet
+    return packet
 
 
 def _qos0_in(packets: bytes) -> int:
@@ -425,7 +437,8 @@ def _qos0_in(packets: bytes) -> int:
     if packets in (MARK_V5, MARK_V3):
         return 0
     count = 0
-    position = int(packets.startswith(MARK_LETTER))
+    position = 1 + TRACE.size if packets.startswith(MARK_TRACE) else 0
+    position += packets.startswith(MARK_LETTER, position)
     end = len(packets)
     while position < end:
         frame = frame_at(packets, position, end)

@@ -278,6 +278,17 @@ class Pipeline:
             endings.end(outcome, is_stored=self._writer.appended != began)
         return outcome
 
+    def deliver_further(self, message: Message, topic: bytes, routes: Any) -> None:
+        """Hand a message whose stages ran in another cell to subscribers of this one; a trace goes on with it."""
+        recording = self._plans.recorders.follow(message) if message.via else None
+        if recording is None:
+            routes.deliver(message, topic)
+            return
+        endings = Endings(recording, self._writer.when_committed, self._later)
+        began = self._writer.appended
+        RecordedRoutes(recording, routes, endings).deliver(message, topic)
+        endings.end(_PASSED_ON, is_stored=self._writer.appended != began)
+
     def _recorded_plan(
         self, recording: Recording, endings: Endings, plan: TopicPlan, *, has_gates: bool = True
     ) -> TopicPlan:

@@ -41,7 +41,7 @@ class RecordedStep(msgspec.Struct, gc=False):
     """One stage of a recorded message: its type and name, the message before and after it, and its result.
 
     ``state`` is the result of a delivery: ``sent``, ``queued`` in memory or in the session log, or ``not_sent`` within
-    a second. ``rows`` are those that a rule made.
+    a second. With ``is_cell`` it is to another cell, which has the receivers. ``rows`` are those that a rule made.
     """
 
     stage: str
@@ -54,6 +54,7 @@ class RecordedStep(msgspec.Struct, gc=False):
     error: str = ""
     rows: Sequence[Row] = ()
     state: str = ""
+    is_cell: bool = False
 
 
 class Recording:
@@ -65,6 +66,7 @@ class Recording:
     __slots__ = (
         "context",
         "entered",
+        "is_further",
         "left_out",
         "message",
         "outcome",
@@ -90,6 +92,8 @@ class Recording:
         self.outcome: Outcome | None = None
         self.left_out = 0
         """Receivers that are not among the steps."""
+        self.is_further = False
+        """True if another cell has recorded the message, and this one its deliveries."""
 
     @property
     def error(self) -> str:
@@ -118,6 +122,9 @@ class Recorder(Protocol):
 
     def ends(self, recording: Recording) -> None:
         """All is known of the message: it was delivered, its commit is over, or it was refused."""
+
+    def follows(self, message: Message) -> TraceContext | None:
+        """Context of a message whose stages another cell recorded, if the deliveries here belong to it."""
 
     def draws(self, topic: str) -> bool:
         """Return whether it may choose messages without properties on a topic that it reads."""
@@ -260,6 +267,16 @@ class Recorders:
             shared = self._by_recorders[recorders, drawing] = TopicRecorder(recorders, drawing)
         return shared
 
+    def follow(self, message: Message) -> Recording | None:
+        """The recording of the deliveries here of a message that another cell recorded, or None."""
+        for recorder in self._recorders:
+            if (context := recorder.follows(message)) is not None:
+                recording = Recording(message, (recorder,))
+                recording.context = context
+                recording.is_further = True
+                return recording
+        return None
+
     def watch(self, recorder: TopicRecorder, tails: Watch | None) -> RecordedWatch:
         """The watch of the routes of a topic without stages; one object for topics that are alike."""
         watch = self._watches.get((recorder, tails))
@@ -400,6 +417,7 @@ class RecordedRoutes:
                 end_ns,
                 message,
                 state="sent" if is_sent else "queued",
+                is_cell=subscriber.is_v5 is None,
             )
             recording.steps.append(step)
             if is_sent and box is not None:

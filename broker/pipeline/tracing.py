@@ -64,6 +64,10 @@ class Sampler:
         """See ``Recorder``: where the topic is not one that is traced, what rules publish there in a trace still is."""
         return True
 
+    def follows(self, message: Message) -> TraceContext | None:
+        """See ``Recorder``."""
+        return sampled_context(message)
+
     def draws(self, topic: str) -> bool:
         """See ``Recorder``."""
         return self._ratio > 0 and (
@@ -191,7 +195,7 @@ class Tracing:
 
 
 def _spans_of(recording: Recording) -> Sequence[Span]:
-    """The spans of a message: the root, and one for each step."""
+    """The spans of a message: the root, unless another cell has it, and one for each step."""
     message = recording.message
     context = recording.context
     assert context is not None
@@ -224,14 +228,15 @@ def _spans_of(recording: Recording) -> Sequence[Span]:
         attributes,
         error,
     )
-    return [root, *[_span_of(step, message, context) for step in recording.steps]]
+    steps = [_span_of(step, message, context) for step in recording.steps]
+    return steps if recording.is_further else [root, *steps]
 
 
 def _span_of(step: RecordedStep, message: Message, parent: TraceContext) -> Span:
     attributes: dict[str, Any] = {"sluice.stage": step.stage, "sluice.name": step.name}
     name = step.stage if step.name in (step.stage, "store") else f"{step.stage} {step.name}"
     if step.stage == "delivery":
-        name = "send"
+        name = "forward" if step.is_cell else "send"
         attributes = destination_attributes(step.before or message)
         attributes["messaging.operation.type"] = "send"
         attributes["messaging.operation.name"] = "send"

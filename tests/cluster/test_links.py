@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.frames import MARK_V3, MARK_V5, FrameError
+from broker.cluster.frames import MARK_LETTER, MARK_TRACE, MARK_V3, MARK_V5, FrameError
 from broker.cluster.inbox import Inbox, OwnRoutes
 from broker.codec.encode import encode_packet
 from broker.codec.packets import (
@@ -157,7 +157,8 @@ async def test_a_live_body_of_other_bytes_is_messages_or_one_error(tmp_path: Pat
         subscriber = await one.node.client("s", 5)
         await subscriber.subscribe(SubscriptionRequest("#", 1))
         for _ in range(2000):
-            pieces = [*chance.choices(whole, k=3), *chance.choices((MARK_V3, MARK_V5), k=2)]
+            marks = (MARK_V3, MARK_V5, MARK_LETTER, MARK_TRACE + chance.randbytes(24))
+            pieces = [*chance.choices(whole, k=3), *chance.choices(marks, k=2)]
             chance.shuffle(pieces)
             body = bytearray(b"".join(pieces))
             if chance.random() < 0.2:
