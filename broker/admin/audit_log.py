@@ -280,7 +280,8 @@ class AuditLog:
         self._stored_segments.put("", self._segments)
         for change in record.changes:
             if change["kind"] == "setting" and record.origin != "files":
-                self._setting_changes.put(change["name"], {"by": record.actor, "at": entry["at"]})
+                for name in _settings_in(change):
+                    self._setting_changes.put(name, {"by": record.actor, "at": entry["at"]})
         id = _KEYS.encode(key).hex()
         if record.deleted:
             self._hold(id, record.deleted)
@@ -479,6 +480,15 @@ def _matching(name: str, pattern: str) -> _Test:
             matches(str(change[name] or "")) is not None for change in (entry, *entry["changes"])
         )
     return lambda entry: matches(str(entry[name] or "")) is not None
+
+
+def _settings_in(change: AuditedChange) -> Iterator[str]:
+    """The keys of a setting that changed, and of those below it."""
+    yield change["name"]
+    for difference in change["differences"]:
+        below = difference["pointer"].removeprefix("/in_files")
+        if below.startswith("/value/"):
+            yield f"{change['name']}.{below.removeprefix('/value/').replace('/', '.')}"
 
 
 def _within_bounds(changes: Sequence[AuditedChange]) -> list[AuditedChange]:

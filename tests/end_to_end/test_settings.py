@@ -163,6 +163,10 @@ def test_a_root_is_put_patched_and_keeps_its_objects(node: Node) -> None:
     assert node.call("GET", "/config/rule_engine.max_republish_depth")["in_files"]["value"] == 5
     assert node.call("GET", "/config/rule_engine.jq_workers")["needs_restart"]
     assert "rule_engine.jq_workers" in node.call("GET", "/config:status")["pending"]
+    node.call("PATCH", "/config/mqtt", {"value": {"max_topic_levels": 11}})
+    assert node.call("GET", "/config/mqtt.max_topic_levels")["changed_by"] == "administrator"
+    assert node.call("GET", "/config/mqtt.publish_rate_burst")["changed_by"] is None
+    node.call("DELETE", "/config/mqtt.max_topic_levels")
     node.call("PATCH", "/config/rule_engine", {"value": {"jq_workers": None}})
     assert "rule_engine.jq_workers" not in node.call("GET", "/config:status")["pending"]
     node.call("DELETE", "/config/rule_engine")
