@@ -114,6 +114,8 @@ def test_changes_of_objects_and_settings_are_markers_that_survive_a_kill(tmp_pat
         "rule warm added", "rule warm changed", "rule warm changed", "rule warm removed",
         "stream other added", "stream fixed removed", "configuration  reloaded",
     ]  # fmt: skip
+    by = {marker["name"]: marker.get("by") for marker in markers}
+    assert (by["warm"], by["fixed"], by["0.2.0"]) == ("administrator", "administrator", None)
 
 
 def test_quantiles_of_the_time_that_stages_take(tmp_path: Path) -> None:

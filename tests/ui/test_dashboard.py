@@ -331,7 +331,7 @@ def test_changes_in_the_shown_time_are_listed(page: Any, broker: Node) -> None:
     page.wait_for_selector("text=every message is accounted for")
     eventually(lambda: is_listed("in this time"))
     page.click(".changes summary")
-    eventually(lambda: is_listed("rule seen added"))
+    eventually(lambda: is_listed("rule seen added by administrator"))
     broker.call("DELETE", "/rules/seen")
     eventually(lambda: is_listed("rule seen removed"))
 

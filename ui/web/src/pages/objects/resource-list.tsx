@@ -6,6 +6,7 @@ import { useEffect, useState } from "react";
 import { getAny } from "../../api/client";
 import { capitalized, isOffered, type List, requestOf, type Resource } from "../../api/kinds";
 import { useEvery } from "../../api/live";
+import { useMay } from "../../api/rights";
 import { Empty, LoadFailure, Loading, ObjectLink } from "../../parts/card";
 import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
@@ -87,6 +88,7 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
   const [chosen, select] = useSelection(rows, nameOf);
   const kept = useKeptFocus();
   const { ask, dialog, status } = useVerbs(resource);
+  const may = useMay();
   const [verbs, many] = [hasNames ? verbsOf(resource) : [], hasNames ? verbsOfMany(resource) : []];
   const cell = rows.some((row) => "cell" in row) ? [{ title: "Cell", member: "cell" }] : []; // where there are several
   const columns = [...list.columns, ...cell].map((declared): Column<Members> => {
@@ -128,7 +130,7 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
           <p className="muted">{quoted(list.text || resource.purpose)}</p>
         </div>
         <div className="buttons">
-          {resource.undoneAt && (
+          {resource.undoneAt && may(resource.right, "change") && (
             <Link className="button" to={`/${resource.undoneAt}` as never} search={keepTimeZone as never}>
               Undo a deletion
             </Link>
