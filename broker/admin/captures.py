@@ -19,6 +19,8 @@ from typing import Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from broker.admin.client_events import event_rows
+from broker.connection.timelines import ClientEvent, Timelines
 from broker.core import json_values, jsontext
 from broker.core.bucket import TokenBucket
 from broker.core.client import Client
@@ -93,15 +95,18 @@ class CapturedStep(TypedDict):
 
 class CaptureRecord(TypedDict):
     """A message of a capture: its publisher, the message at its arrival, the outcome (`passed` or `refused`), and every
-    stage that it met. `is_cut` is true if a payload is not shown whole."""
+    stage that it met. `is_cut` is true if a payload is not shown whole. In a capture of a client also what happened to
+    it, as in its time line: `outcome` is the event, such as `connected`, `text` says it in words, and there is no
+    message. Messages are numbered, events have the number of the message before."""
 
     number: int
     at: str
     clientid: str
     username: str | None
     address: str | None
-    message: json_values.WireMessage
+    message: json_values.WireMessage | None
     outcome: str
+    text: str
     error: str
     is_cut: bool
     steps: list[CapturedStep]
@@ -192,19 +197,48 @@ class Capture:
         bounds = self.bounds
         if self.ended or (bounds.max_records and self.records >= bounds.max_records):
             return
-        line = jsontext.encode(_record(self.records + 1, recording)) + b"\n"
-        if self.pending_bytes + len(line) > _MAX_PENDING_BYTES:
+        if self._add(_record(self.records + 1, recording)):
+            self.records += 1
+            if self.records == bounds.max_records:
+                self.ended = "messages"
+
+    def note(self, event: ClientEvent) -> None:
+        """Something happened to the client that is captured."""
+        assert self._bucket is not None
+        if self.ended:
+            return
+        if not self._bucket.try_take(self.clock.monotonic_s()):
             self.skipped += 1
             return
-        if self.size_bytes + len(line) > bounds.max_bytes:
+        [row] = event_rows([event])
+        self._add(
+            {
+                "number": self.records,
+                "at": row["at"],
+                "clientid": self.bounds.client_id,
+                "username": None,
+                "address": None,
+                "message": None,
+                "outcome": row["event"],
+                "text": row["text"],
+                "error": "",
+                "is_cut": False,
+                "steps": [],
+            }
+        )
+
+    def _add(self, record: CaptureRecord) -> bool:
+        line = jsontext.encode(record) + b"\n"
+        if self.pending_bytes + len(line) > _MAX_PENDING_BYTES:
+            self.skipped += 1
+            return False
+        if self.size_bytes + len(line) > self.bounds.max_bytes:
             self.ended = "bytes"
-            return
+            return False
         self.pending.append(line)
         self.pending_bytes += len(line)
         self.size_bytes += len(line)
-        self.records += 1
-        if self.records == bounds.max_records:
-            self.ended = "messages"
+        return True
 
     def view(self) -> CaptureView:
         """View for the API."""
@@ -228,7 +262,11 @@ class Capture:
 class Captures:
     """The captures of a node. Used on the event loop."""
 
-    def __init__(self, folder: Path, recorders: Recorders, clock: Clock) -> None:
+    def __init__(
+        self, folder: Path, recorders: Recorders, timelines: Timelines, clock: Clock
+    ) -> None:
+        timelines.on_event.connect(self._note)
+        self._of_clients: dict[str, list[Capture]] = {}
         self._folder = folder
         self._recorders = recorders
         self._clock = clock
@@ -320,6 +358,8 @@ class Captures:
                 f"{self._folder}: {(error.strerror or str(error)).lower()}", retry_after_s=10
             ) from None
         self._recorders.add(capture)
+        if client_id:
+            self._of_clients.setdefault(client_id, []).append(capture)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all(), name="captures")
         return capture.view()
@@ -400,7 +440,7 @@ class Captures:
             capture.pending = []
             capture.pending_bytes = 0
             if capture.ended:
-                self._recorders.remove(capture)
+                self._remove(capture)
             if not (data or capture.ended) or capture.name not in self._captures:
                 return
             try:
@@ -408,7 +448,17 @@ class Captures:
             except OSError as error:
                 _log.warning("capture.not_written", capture=capture.name, reason=str(error))
                 capture.ended = "not written"
-                self._recorders.remove(capture)
+                self._remove(capture)
+
+    def _note(self, client_id: str, event: ClientEvent) -> None:
+        for capture in self._of_clients.get(client_id, ()):
+            capture.note(event)
+
+    def _remove(self, capture: Capture) -> None:
+        self._recorders.remove(capture)
+        others = self._of_clients.pop(capture.bounds.client_id, [])
+        if left := [other for other in others if other is not capture]:
+            self._of_clients[capture.bounds.client_id] = left
 
     def _write(self, capture: Capture, data: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -444,7 +494,8 @@ class Captures:
                 line = file.readline()
                 if not line.endswith(b"\n"):
                     break
-                records.append(json.loads(line))
+                record: Any = {"text": "", **json.loads(line)}  # releases before had no text
+                records.append(record)
                 end += len(line)
         return records, end
 
@@ -469,6 +520,7 @@ def _record(number: int, recording: Recording) -> CaptureRecord:
         "address": client.peer_name,
         "message": _wire(message),
         "outcome": "passed" if refusal is None else "refused",
+        "text": "",
         "error": recording.error,
         "is_cut": any(
             shown is not None and len(shown.payload) > MAX_PAYLOAD_BYTES for shown in messages

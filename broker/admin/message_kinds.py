@@ -148,7 +148,8 @@ RESOURCES = (
             Verb(
                 id="listCaptureRecords",
                 topics="named",
-                text="List the records of a capture. Returns its messages, oldest first, each with its stages.",
+                text="List the records of a capture. Returns its messages, oldest first, each with its stages, "
+                "and what happened to the client of the capture.",
                 at="list",
                 call="page",
                 path="/{name}/records",
@@ -159,7 +160,7 @@ RESOURCES = (
                 page_text="Messages, oldest first.",
                 problems=(404,),
                 command=Command(
-                    name="records", columns=("number", "at", "clientid", "outcome", "error")
+                    name="records", columns=("number", "at", "clientid", "outcome", "text", "error")
                 ),
             ),
             Verb(

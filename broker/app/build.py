@@ -257,7 +257,10 @@ class Node:
         )
         self._trace(guard)
         self.captures = Captures(
-            self.own_dir / "captures", self.server.hub.plans.recorders, self.clock
+            self.own_dir / "captures",
+            self.server.hub.plans.recorders,
+            self.server.hub.context.timelines,
+            self.clock,
         )
         self.saturation = SaturationLog(
             config.get("saturation_log", SaturationLogSettings),

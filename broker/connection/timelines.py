@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from broker.core.clock import Clock
+from broker.core.signals import Signal
 from broker.observe.metrics import Metrics
 
 EventKind = Literal[
@@ -43,6 +44,12 @@ class ClientEvent:
         self.reason = reason
         self.detail = detail
         self.count = count
+
+    def is_like(self, other: ClientEvent) -> bool:
+        """Return whether another event is counted with this one."""
+        return (
+            self.kind == other.kind and self.reason == other.reason and self.detail == other.detail
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -92,6 +99,8 @@ class Timelines:
         self._clock = clock
         self._admitted = _Table(MAX_BYTES)
         self._refused = _Table(MAX_REFUSED_BYTES)
+        self.on_event = Signal[str, ClientEvent]()
+        """Something happened to the client of this identifier, also where it is only counted in its time line."""
         metrics.gauge(
             "client_timeline_bytes",
             lambda: self.size_bytes,
@@ -107,23 +116,17 @@ class Timelines:
         self, client_id: str, kind: EventKind, reason: str = "", detail: str = "", count: int = 1
     ) -> None:
         """Add an event of a client that is or was connected. One like the last before is counted there."""
-        detail = detail[:_MAX_DETAIL]
+        event = ClientEvent(self._clock.now_ns(), kind, reason, detail[:_MAX_DETAIL], count)
         line = self._admitted.get(client_id)
-        if (
-            line
-            and (last := line[-1]).kind == kind
-            and last.reason == reason
-            and last.detail == detail
-        ):
-            last.count += count
-            last.last_ns = self._clock.now_ns()
-            return
-        if line is None and len(self._refused):
-            for earlier in self._refused.pop(client_id):
-                self._admitted.add(client_id, earlier)
-        self._admitted.add(
-            client_id, ClientEvent(self._clock.now_ns(), kind, reason, detail, count)
-        )
+        if line and line[-1].is_like(event):
+            line[-1].count += count
+            line[-1].last_ns = event.last_ns
+        else:
+            if line is None and len(self._refused):
+                for earlier in self._refused.pop(client_id):
+                    self._admitted.add(client_id, earlier)
+            self._admitted.add(client_id, event)
+        self.on_event(client_id, event)
 
     def dropped(self, client_id: str, reason: str, count: int) -> None:
         """Add that messages were not delivered to a client."""
@@ -134,14 +137,14 @@ class Timelines:
         if self._admitted.get(client_id) is not None:
             self.add(client_id, "refused", reason, detail)
             return
-        detail = detail[:_MAX_DETAIL]
+        event = ClientEvent(self._clock.now_ns(), "refused", reason, detail[:_MAX_DETAIL], 1)
         line = self._refused.get(client_id)
-        if line and line[-1].reason == reason and line[-1].detail == detail:
+        if line and line[-1].is_like(event):
             line[-1].count += 1
-            line[-1].last_ns = self._clock.now_ns()
-            return
-        event = ClientEvent(self._clock.now_ns(), "refused", reason, detail, 1)
-        self._refused.add(client_id, event)
+            line[-1].last_ns = event.last_ns
+        else:
+            self._refused.add(client_id, event)
+        self.on_event(client_id, event)
 
     def of(self, client_id: str) -> Sequence[ClientEvent]:
         """The events of a client, oldest first."""

@@ -77,20 +77,20 @@ def test_a_capture_of_a_client_goes_on_over_reconnects_and_takes_no_other(node: 
             for qos in (0, 1):
                 settled.publish("plain", "x", qos)
                 wanderer.publish("plain", str(number), qos)
-    found = records(node, "client", 6)
+    found = records(node, "client", 12)
     assert {record["clientid"] for record in found} == {"wanderer"}
-    assert [record["message"]["payload"]["data"] for record in found] == [
-        "0",
-        "0",
-        "1",
-        "1",
-        "2",
-        "2",
-    ]
+    once = ["connected", "passed", "passed", "disconnected"]
+    assert [record["outcome"] for record in found] == once * 3
+    messages = [record["message"] for record in found if record["message"] is not None]
+    assert [message["payload"]["data"] for message in messages] == ["0", "0", "1", "1", "2", "2"]
+    assert found[0]["text"].startswith("Connected from 127.0.0.1")
+    assert found[3]["text"] == "The client disconnected"
+    shown = node.call("GET", "/captures/client")
+    assert shown["records"] == 6
     assert node.call("POST", "/captures/client:stop")["ended"] == "stopped"
     with Client(node, "wanderer") as wanderer:
         wanderer.publish("plain", "late")
-    assert len(records(node, "client", 6)) == 6
+    assert len(records(node, "client", 12)) == 12
 
 
 def test_commands_start_list_download_and_delete(node: Node) -> None:

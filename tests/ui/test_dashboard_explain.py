@@ -79,6 +79,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, refusing: str) -> Iterator[
             },
         )
         node.call("POST", "/captures", {"name": "night", "filter": "halls/#"})
+        node.call("POST", "/captures", {"name": "of-sleeper", "clientid": "sleeper"})
         reader = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="reader", protocol=mqtt.MQTTv5)
         reader.connect(*node.mqtt)
         reader.loop_start()
@@ -299,3 +300,14 @@ def test_a_capture_shows_the_stages_that_each_message_met(
     page.click("main details summary >> nth=0")
     page.wait_for_selector("main details[open] a.name:text-is('warm')")
     page.wait_for_selector("main >> text=refused")
+
+
+def test_a_capture_of_a_client_shows_what_happened_to_it(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
+    sign_in(page, broker)
+    check_everywhere(
+        page, f"{broker.url}/captures/of-sleeper", "main td >> text=/Connected from/", complaints
+    )
+    page.wait_for_selector("main td >> text=/Subscribed: halls/")
+    assert page.locator("main tbody button:text-is('Explain')").count() == 0

@@ -9,10 +9,11 @@ import type { components } from "../../api/openapi";
 import { Card, Empty, LoadFailure, Loading, ObjectLink, State, Why } from "../../parts/card";
 import { StageName } from "../../parts/explain";
 import { CUT, ExplainButton, shownOriginal } from "../../parts/explaining";
-import { counted, exact } from "../../parts/format";
+import { counted, exact, UNKNOWN } from "../../parts/format";
 import type { ItemPageProps } from "../../parts/item-page";
 import { Table } from "../../parts/table";
 import { DateTime } from "../../parts/time";
+import { wordsOf } from "../../parts/schema-form";
 import { Facts } from "../../parts/value";
 
 type Schemas = components["schemas"];
@@ -64,20 +65,20 @@ function Records({ place, isRunning }: { place: string; isRunning: boolean }) {
           label="Captured messages"
           kind="live"
           rows={rows}
-          keyOf={({ number }) => number}
+          keyOf={(_, at) => at}
           columns={[
-            { title: "Number", kind: "num", show: ({ number }) => exact(number) },
+            { title: "Number", kind: "num", show: ({ number, message }) => (message ? exact(number) : UNKNOWN) },
             { title: "At", kind: "fit", show: ({ at }) => <DateTime at={at} /> },
             {
               title: "Message",
               kind: "why",
-              show: ({ message, clientid, address }) => (
+              show: ({ message, clientid, address, text }) => (
                 <>
-                  <code className="wraps">{message.topic}</code>
+                  {message ? <code className="wraps">{message.topic}</code> : text}
                   <Why>
                     <ObjectLink kind="clients" name={clientid} /> {address}
                   </Why>
-                  <code className="wraps">{textOf(message).slice(0, 300)}</code>
+                  {message && <code className="wraps">{textOf(message).slice(0, 300)}</code>}
                 </>
               ),
             },
@@ -86,9 +87,13 @@ function Records({ place, isRunning }: { place: string; isRunning: boolean }) {
               kind: "why",
               show: (record) => (
                 <>
-                  <State state={record.outcome === "passed" ? "ok" : "failed"}>{record.outcome}</State>
+                  {record.message ? (
+                    <State state={record.outcome === "passed" ? "ok" : "failed"}>{record.outcome}</State>
+                  ) : (
+                    wordsOf(record.outcome).toLowerCase()
+                  )}
                   <Why>{record.error}</Why>
-                  <Stages of={record} />
+                  {record.message && <Stages of={record} />}
                 </>
               ),
             },
@@ -96,13 +101,14 @@ function Records({ place, isRunning }: { place: string; isRunning: boolean }) {
               title: "Do",
               head: <span className="hidden">Do</span>,
               kind: "num verbs",
-              show: ({ message, clientid, username, is_cut: isCut, outcome, error: why }) => (
-                <ExplainButton
-                  topic={message.topic}
-                  of={isCut ? CUT : shownOriginal({ ...message, clientid, username } as never)}
-                  then={`When it was captured, it was ${outcome}${why ? `: ${why}` : "."}`}
-                />
-              ),
+              show: ({ message, clientid, username, is_cut: isCut, outcome, error: why }) =>
+                message && (
+                  <ExplainButton
+                    topic={message.topic}
+                    of={isCut ? CUT : shownOriginal({ ...message, clientid, username } as never)}
+                    then={`When it was captured, it was ${outcome}${why ? `: ${why}` : "."}`}
+                  />
+                ),
             },
           ]}
         />
