@@ -4,18 +4,22 @@ are connected stay, every connect is answered, the broker needs less than one pr
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import jwt
 import psutil
 import pytest
 
 from tests.support.connect_storm import ConnectStorm, Phase
 from tests.support.login_services import SERVICES
 from tests.support.node import Node, eventually, running
-from tests.support.processes import ServerProcess
+from tests.support.processes import ServerProcess, free_port, is_open
 from tests.support.raw import RawClient, connect, text
+from tests.support.tokens import jwk, private_key
 
 ALLOWED, UNAVAILABLE = "0", "3"
 """Return codes of MQTT 3.1.1."""
@@ -103,6 +107,50 @@ def _outages(node: Node, process: ServerProcess) -> None:
     growth_bytes = sizes[1] - sizes[0]
     print(f"growth {growth_bytes / 1e6:.1f} MB")
     assert growth_bytes < MOST_GROWTH_BYTES
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(300)
+def test_an_outage_of_the_issuer_of_tokens_under_connects(tmp_path: Path) -> None:
+    """Its last keys are used while it is away, so every connect with a token is allowed throughout."""
+    port = free_port()
+    (tmp_path / "issuer").mkdir()
+    (tmp_path / "issuer" / "keys.json").write_text(json.dumps({"keys": [jwk("one")]}))
+    settings = f'mechanism = jwt, jwks_url = "http://127.0.0.1:{port}/keys.json", allow_http = true'
+    config = (
+        f"authentication = [ {{ {settings}, refresh_interval = 10s }} ]\n"
+        "login_limits.enable = false\noverload.enable = false\n"
+    )
+    token = jwt.encode(
+        {"exp": time.time() + 3600}, private_key("ES256", "one"), "ES256", {"kid": "one"}
+    )
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    with (
+        ServerProcess(command, tmp_path / "issuer", lambda: is_open(port)) as issuer,
+        running(tmp_path / "node", config=config) as node,
+        ConnectStorm(node.mqtt[1], RATE, password=token) as storm,
+    ):
+        broker = Broker(node, storm)
+        storm.phase("warm", 500)
+        sizes = []
+        for outage in ("first", "second"):
+            broker.phase(f"before, {outage}")
+            issuer.kill()
+            eventually(lambda: _keys(node)["status"] == "disconnected")
+            broker.phase(f"away, {outage}")
+            issuer.start()
+            eventually(lambda: _keys(node)["status"] == "connected")
+            broker.phase(f"back, {outage}")
+            sizes.append(broker.resident_bytes())
+        outcomes = set().union(*(phase.codes for phase in storm.stop().values()))
+    assert outcomes == {ALLOWED}
+    assert sizes[1] - sizes[0] < MOST_GROWTH_BYTES
+
+
+def _keys(node: Node) -> Any:
+    """State of the keys of an issuer, as the API shows it."""
+    [authenticator] = node.call("GET", "/authentication")["items"]
+    return authenticator["state"]["jwks"]
 
 
 def _backend(node: Node) -> Any:

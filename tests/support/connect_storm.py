@@ -62,10 +62,12 @@ class Phase:
 class ConnectStorm:
     """A storm on a port of 127.0.0.1, ``rate`` new clients a second, with or without a user name and a password."""
 
-    def __init__(self, port: int, rate: int = 1000, *, anonymous: bool = False) -> None:
+    def __init__(
+        self, port: int, rate: int = 1000, *, anonymous: bool = False, password: str = PASSWORD
+    ) -> None:
         command = [sys.executable, "-m", "tests.support.connect_storm", str(port), str(rate)]
-        if anonymous:
-            command.append("anonymous")
+        if not anonymous:
+            command.append(password)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -116,15 +118,15 @@ class _Client:
 
 
 class _Storm:
-    def __init__(self, port: int, rate: int, *, anonymous: bool) -> None:
+    def __init__(self, port: int, rate: int, password: str | None) -> None:
         self._address = ("127.0.0.1", port)
         self._rate = rate
         number = "#" * _NUMBER_DIGITS
         packets = (
             [connect(4, number)]
-            if anonymous
+            if password is None
             else [
-                connect(4, number, flags=0xC0, rest=text(user(index)) + text(PASSWORD))
+                connect(4, number, flags=0xC0, rest=text(user(index)) + text(password))
                 for index in range(USERS)
             ]
         )
@@ -233,4 +235,4 @@ def _tell(value: Any) -> None:
 
 
 if __name__ == "__main__":
-    _Storm(int(sys.argv[1]), int(sys.argv[2]), anonymous="anonymous" in sys.argv[3:]).run()
+    _Storm(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None).run()

@@ -138,7 +138,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "publishMessage": {**_MESSAGE, "qos": 1, "retain": True},
     "acknowledgeAlarm": {"note": "the cluster is being moved, until 18:00"},
     "kickClients": {"clientids": ["meter-7"]},
-    "clearClients": {"clientids": ["meter-7"]},
+    "clearClients": {"clientids": ["meter-8"]},
     "subscribeClient": {
         "clientid": "meter-7",
         "subscriptions": [{"filter": "public/all", "qos": 1}],
