@@ -141,6 +141,14 @@ def _resource(resource: Resource) -> dict[str, Any]:
         "command": resource.commands if any(verb.command for verb in lists) else "",
         "key": resource.named_by,
         "undone_at": resource.undone_at.removeprefix("/"),
+        "export": next(
+            (
+                f"{resource.path}{verb.path}".removeprefix("/")
+                for verb in resource.verbs
+                if verb.media and "{" not in verb.path
+            ),
+            "",
+        ),
         "lists": [_list(verb) for verb in lists],
         "show": shows and _call(resource, shows),
         "parts": [{**_list(verb), **_call(resource, verb)} for verb in of_one if verb.row],

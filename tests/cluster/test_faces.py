@@ -338,6 +338,20 @@ def test_clients_of_all_cells_are_kicked(cells: Cells) -> None:
     assert own(cells, 1, "GET", "/audit-log").json()["items"] == []
 
 
+def test_sessions_of_clients_of_all_cells_are_cleared(cells: Cells) -> None:
+    names = [cells.client_of(cell, "cleared") for cell in (0, 1)]
+    for node, name in zip(cells.nodes, names, strict=True):
+        with Client(node, name, expiry_s=600) as client:
+            client.subscribe("cleared", 1)
+    body = {"clientids": [*names, "nobody"]}
+    dry = cells.front.call("POST", "/clients:clear?dry_run=true", body)
+    ends = "1 session ends, with 0 messages waiting."
+    assert dry["consequences"] == [f"In cell 0: {ends}", f"In cell 1: {ends}"]
+    answer = cells.front.call("POST", "/clients:clear", body)
+    assert answer == {"cleared": 2, "unknown": ["nobody"]}
+    assert cells.front.call("GET", "/sessions?clientid=cleared*")["items"] == []
+
+
 @pytest.mark.parametrize(
     "cursor",
     ["", "x", "e30=", "W10=", "WzFd", "W2ZhbHNlLGZhbHNlXQ==", "W1tdLFtdXQ==", "W1sxXSxbMl1d"],

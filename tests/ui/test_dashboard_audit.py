@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +95,20 @@ def test_the_log_is_searched_paged_and_empty_in_words(page: Any, broker: Node) -
     page.wait_for_selector("main >> text=None matches.")
     page.goto(f"{broker.url}/audit-log/none")
     page.wait_for_selector("main .empty")
+
+
+def test_what_the_filters_select_is_downloaded(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/audit-log?kind=rule&name=hot")
+    page.wait_for_selector("main tbody td >> text=ben")
+    with page.expect_download() as saved:
+        page.click("main a.button:text-is('Download')")
+    lines = [json.loads(line) for line in saved.value.path().read_text().splitlines()]
+    changed = [{change["name"] for change in entry["changes"]} for entry in lines]
+    assert changed
+    assert all("hot" in names for names in changed)
+    assert any(entry["actor"] == "ben" and entry["changes"] for entry in lines)
+    assert saved.value.suggested_filename == "audit-log.jsonl"
 
 
 def test_a_viewer_reads_the_log_and_takes_nothing_back(page: Any, broker: Node) -> None:

@@ -21,6 +21,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -459,7 +460,7 @@ class Faces:
             return await act()
         asked.note(", ".join(map(str, names)))
         parameters = asked.parameters()
-        total: Any = None
+        answers: dict[int, Any] = {}
         for cell, own in sorted(by_cell.items()):
             members = {**(asked.sent or {}), "clientids": own}
             if cell == self.place.number:
@@ -469,8 +470,10 @@ class Faces:
                 reply = there(await self._sent(asked, cell, members, parameters))
             if not reply.is_good:
                 return reply.response()
-            total = summed(total, reply.value)
-        return Json(jsontext.encode(total))
+            answers[cell] = reply.value
+        if all("consequences" in answer for answer in answers.values()):
+            return Json(jsontext.encode(in_all_cells(answers)))
+        return Json(jsontext.encode(reduce(summed, answers.values())))
 
     async def _all(self, asked: Asked, act: Act) -> tuple[list[Reply], list[Away]]:
         """The answers of all cells, this one's first. What this one raises is raised."""

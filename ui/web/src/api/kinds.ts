@@ -124,6 +124,8 @@ export interface Resource extends Listed {
   verbs: Verb[];
   /** The path of the list where deletions are undone; empty for none. */
   undoneAt: string;
+  /** The path that streams all that the filters of the list select; empty for none. */
+  export: string;
 }
 
 /** Pages with a shorter address and name than the API has. */
@@ -165,7 +167,8 @@ type DeclaredKind = DeclaredPage &
     has_test: boolean;
     read_only: string[];
   };
-type DeclaredResource = DeclaredPage & Pick<Resource, "lists" | "show" | "parts" | "verbs"> & { undone_at: string };
+type DeclaredResource = DeclaredPage &
+  Pick<Resource, "lists" | "show" | "parts" | "verbs" | "export"> & { undone_at: string };
 const { kinds, resources } = declared as unknown as { kinds: DeclaredKind[]; resources: DeclaredResource[] };
 
 const listed = ({ path, right, name, many, command, about, menu, key }: DeclaredPage) => ({
@@ -207,6 +210,7 @@ export const RESOURCES: Resource[] = resources.map((resource) => ({
   parts: resource.parts,
   verbs: resource.verbs,
   undoneAt: resource.undone_at,
+  export: resource.export,
 }));
 
 const PAGES = [...KINDS, ...RESOURCES].sort((a, b) => placeOf(a.api) - placeOf(b.api));

@@ -135,6 +135,14 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
               Undo a deletion
             </Link>
           )}
+          {resource.export && (
+            <a
+              className="button"
+              href={`/api/v1/${resource.export}?${new URLSearchParams(filled)}`}
+              download={`${resource.path}.jsonl`}>
+              Download
+            </a>
+          )}
           <VerbButtons verbs={verbsOfList(resource, list.path)} names={[]} initial={filled} ask={ask} />
           <CopyAs
             path={isFiltered ? `${path}?${new URLSearchParams(filled)}` : path}
