@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -10,7 +11,7 @@ from urllib.parse import quote, unquote
 from yarl import URL
 
 from bridges.resource.errors import NeverAgain
-from bridges.resource.headers import LINE_BREAKS, property_headers
+from bridges.resource.headers import property_headers
 from bridges.resource.templates import text_of, value_template
 from broker.core.action import Row
 from broker.core.message import Message
@@ -89,6 +90,7 @@ def _with_query(path: str, parameters: list[tuple[str, Callable[[Row], Any]]], r
     return f"{path}{'&' if '?' in path else '?'}{text}"
 
 
+_BREAKS: Final = re.compile("[\r\n\0]")
 _CONTROLS: Final = dict.fromkeys((*range(32), 127), " ")
 _NAME_CHARACTERS: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 _PROPERTIES: Final = {
@@ -116,7 +118,7 @@ def one_line(name: str, value: Any) -> str:
         NeverAgain: it has a line break or NUL in it.
     """
     text = text_of(value).strip()
-    if LINE_BREAKS.search(text):
+    if _BREAKS.search(text):
         raise NeverAgain(
             f"header {name}: expected one line of text, got a line break (CR, LF) or NUL"
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from yarl import URL
 
-from bridges.resource.headers import LINE_BREAKS, header_name
+from bridges.resource.headers import header_name
 from bridges.resource.settings.oauth import ClientCredentials
 from bridges.resource.settings.secret import SecretTemplate, SecretText
 from bridges.resource.settings.tls import TlsOptions
@@ -158,8 +158,6 @@ class HttpSettings(Settings):
     @classmethod
     def _whole_references(cls, value: Mapping[str, SecretText]) -> Mapping[str, SecretText]:
         for name, secret in value.items():
-            if LINE_BREAKS.search(secret.written.strip()):
-                raise ValueError(f"the header {name!r} must be one line of text, without NUL")
             if "${" in secret.written and secret.shown != secret.written:
                 raise ValueError(
                     f"the header {name!r} must be a string, or all of it `${{secret:NAME}}`, `${{env:NAME}}` or "

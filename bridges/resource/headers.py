@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from broker.core.message import Properties
 
-# What would end the value of a header.
-LINE_BREAKS: Final = re.compile("[\r\n\0]")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
