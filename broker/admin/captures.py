@@ -135,7 +135,10 @@ class Capture:
     skipped: int = 0
     size_bytes: int = 0
     ended: Reason = ""
-    pending: list[bytes] = field(default_factory=list)
+    pending: list[tuple[int, bytes]] = field(default_factory=list)
+    """Lines of messages that wait for the thread, with the times of their arrival."""
+    events: list[tuple[int, bytes]] = field(default_factory=list)
+    """Lines of what happened to the client, with their times: messages that arrived before them end behind them."""
     pending_bytes: int = 0
     _filter: TopicFilter | None = None
     _bucket: TokenBucket | None = None
@@ -197,7 +200,9 @@ class Capture:
         bounds = self.bounds
         if self.ended or (bounds.max_records and self.records >= bounds.max_records):
             return
-        if self._add(_record(self.records + 1, recording)):
+        line = self._line(_record(self.records + 1, recording))
+        if line:
+            self.pending.append((recording.start_ns, line))
             self.records += 1
             if self.records == bounds.max_records:
                 self.ended = "messages"
@@ -211,7 +216,7 @@ class Capture:
             self.skipped += 1
             return
         [row] = event_rows([event])
-        self._add(
+        line = self._line(
             {
                 "number": self.records,
                 "at": row["at"],
@@ -226,19 +231,35 @@ class Capture:
                 "steps": [],
             }
         )
+        if line:
+            self.events.append((event.last_ns, line))
 
-    def _add(self, record: CaptureRecord) -> bool:
+    def _line(self, record: CaptureRecord) -> bytes:
+        """The line of a record; empty where there is no room for it."""
         line = jsontext.encode(record) + b"\n"
         if self.pending_bytes + len(line) > _MAX_PENDING_BYTES:
             self.skipped += 1
-            return False
+            return b""
         if self.size_bytes + len(line) > self.bounds.max_bytes:
             self.ended = "bytes"
-            return False
-        self.pending.append(line)
+            return b""
         self.pending_bytes += len(line)
         self.size_bytes += len(line)
-        return True
+        return line
+
+    def take(self) -> bytes:
+        """Take out what waits: events between the messages that arrived before and after them."""
+        events = self.events
+        lines = []
+        for arrived_ns, line in self.pending:
+            while events and events[0][0] < arrived_ns:
+                lines.append(events.pop(0)[1])
+            lines.append(line)
+        lines += [line for _, line in events]
+        self.pending = []
+        self.events = []
+        self.pending_bytes = 0
+        return b"".join(lines)
 
     def view(self) -> CaptureView:
         """View for the API."""
@@ -425,7 +446,9 @@ class Captures:
     async def _write_all(self) -> None:
         """Write what the captures have gathered until all have ended."""
         while running := [
-            capture for capture in self._captures.values() if not capture.ended or capture.pending
+            capture
+            for capture in self._captures.values()
+            if not capture.ended or capture.pending_bytes
         ]:
             now_ns = self._clock.now_ns()
             for capture in running:
@@ -436,9 +459,7 @@ class Captures:
 
     async def _flush(self, capture: Capture) -> None:
         async with self._files:
-            data = b"".join(capture.pending)
-            capture.pending = []
-            capture.pending_bytes = 0
+            data = capture.take()
             if capture.ended:
                 self._remove(capture)
             if not (data or capture.ended) or capture.name not in self._captures:

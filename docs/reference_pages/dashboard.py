@@ -229,7 +229,9 @@ def _call(resource: Resource, verb: Verb) -> dict[str, Any]:
 
 def _place_of_name(resource: Resource, verb: Verb) -> tuple[str, str]:
     """Where a request has the name of an item: ``path``, ``query``, ``member`` or ``members``; nowhere if it is for
-    all."""
+    all, or makes a new one."""
+    if not verb.path and verb.method == "POST":
+        return "", ""
     for taken in verb.takes:
         if f"{{{taken.name}" in verb.path:
             return "path", taken.name

@@ -83,6 +83,7 @@ def test_a_capture_of_a_client_goes_on_over_reconnects_and_takes_no_other(node: 
     assert [record["outcome"] for record in found] == once * 3
     messages = [record["message"] for record in found if record["message"] is not None]
     assert [message["payload"]["data"] for message in messages] == ["0", "0", "1", "1", "2", "2"]
+    assert [record["number"] for record in found] == [0, 1, 2, 2, 2, 3, 4, 4, 4, 5, 6, 6]
     assert found[0]["text"].startswith("Connected from 127.0.0.1")
     assert found[3]["text"] == "The client disconnected"
     shown = node.call("GET", "/captures/client")

@@ -331,6 +331,21 @@ def test_only_what_an_item_permits_is_offered(page: Any, broker: Node) -> None:
     broker.call("DELETE", "/streams/offered")
 
 
+def test_a_capture_is_started_on_the_page_of_captures(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/captures")
+    page.click("main button:text-is('Start a capture…')")
+    page.get_by_label("Name (required)").fill("by-page")
+    page.get_by_label("Filter").fill("captured/#")
+    page.click("[role=dialog] button:text-is('Continue')")
+    page.click("[role=alertdialog] button:text-is('Start')")
+    page.click("main a.name:text-is('by-page')")
+    page.wait_for_selector("main dd >> text=captured/#")
+    page.wait_for_selector("main button:text-is('Stop…')")
+    assert page.locator("main button:has-text('Start')").count() == 0
+    broker.call("DELETE", "/captures/by-page")
+
+
 def test_a_back_test_shows_its_range_and_time_in_words(page: Any, broker: Node) -> None:
     broker.call("POST", "/streams", {"name": "tried", "topics": ["tried/#"]})
     broker.call("POST", "/messages:publish", {"topic": "tried/1", "payload": "1", "qos": 1})
