@@ -311,3 +311,16 @@ def test_a_capture_of_a_client_shows_what_happened_to_it(
     )
     page.wait_for_selector("main td >> text=/Subscribed: halls/")
     assert page.locator("main tbody button:text-is('Explain')").count() == 0
+
+
+def test_a_client_is_captured_from_its_page(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/clients/reader")
+    page.click("main button:text-is('Capture…')")
+    page.click("[role=alertdialog] button:text-is('Capture')")
+    page.wait_for_url("**/captures/reader-*")
+    page.wait_for_selector("main dd >> text=reader")
+    [capture] = [
+        one for one in broker.call("GET", "/captures")["items"] if one["clientid"] == "reader"
+    ]
+    broker.call("DELETE", f"/captures/{capture['name']}")

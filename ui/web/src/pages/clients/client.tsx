@@ -1,5 +1,6 @@
 // One client: its time line, its messages, and all that is known of it.
 
+import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Resource } from "../../api/kinds";
 import { useMay } from "../../api/rights";
@@ -8,7 +9,10 @@ import { Confirm } from "../../parts/dialogs";
 import { ItemList } from "../../parts/item-list";
 import type { ItemPageProps, Members } from "../../parts/item-page";
 import { ExplainButton, shownOriginal } from "../../parts/explaining";
+import { keepTimeZone } from "../../parts/time";
 import { Facts, Rows } from "../../parts/value";
+
+const CAPTURE_S = 3600;
 
 const QUEUE = ["queued", "queue_bytes", "inflight", "receive_maximum", "unsent_bytes", "silent_s", "dropped_by_reason"];
 const ACCESS = ["tls", "attributes"];
@@ -104,19 +108,45 @@ function UserProperties({ pairs }: { pairs: string[][] }) {
   );
 }
 
-/** A verb of another list: ban it. */
+/** Names of captures have no other characters; the time keeps those of one client apart. */
+const captureOf = (client: string) =>
+  `${client
+    .replace(/[^A-Za-z0-9_.-]/g, "_")
+    .replace(/^[.-]/, "_")
+    .slice(0, 40)}-${Date.now()}`;
+
+/** Verbs of other lists: capture what it publishes, ban it. */
 export function ClientVerbs({ name }: { name: string }) {
-  const [asked, ask] = useState(false);
+  const [asked, ask] = useState<"capture" | "ban" | null>(null);
+  const navigate = useNavigate();
   const may = useMay();
-  const close = () => ask(false);
+  const close = () => ask(null);
+  const [capture] = useState(() => captureOf(name));
   return (
     <>
+      {may("captures", "change") && (
+        <button type="button" onClick={() => ask("capture")}>
+          Capture…
+        </button>
+      )}
       {may("bans", "change") && (
-        <button type="button" onClick={() => ask(true)}>
+        <button type="button" onClick={() => ask("ban")}>
           Ban…
         </button>
       )}
-      {asked && (
+      {asked === "capture" && (
+        <Confirm
+          title={`Capture ${name}`}
+          method="POST"
+          path="captures"
+          body={{ name: capture, clientid: name, seconds: CAPTURE_S }}
+          text="What it publishes in the next hour is recorded with every stage, and so is what happens to it."
+          mayBeDry={false}
+          close={close}
+          onDone={() => void navigate({ to: `/captures/${capture}`, search: keepTimeZone } as never)}
+        />
+      )}
+      {asked === "ban" && (
         <Confirm
           title={`Ban ${name}`}
           method="POST"
