@@ -47,7 +47,9 @@ SAMPLES: Final = {
 
 # Creations of kinds, which the first test is about, and reports of the broker's own processes.
 LEFT_OUT: Final = {f"create{kind.id}" for kind in kinds()} | {"reportTable", "openTables"}
-LONGEST_ANSWER: Final = dict.fromkeys(("/clients:kick", "/clients:clear", "/pipeline:preview"), 2 * BODY_BYTES)
+LONGEST_ANSWER: Final = dict.fromkeys(
+    ("/clients:kick", "/clients:clear", "/pipeline:preview"), 2 * BODY_BYTES
+)
 """Answers of operations that show what they were sent, in bytes."""
 
 
