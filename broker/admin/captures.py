@@ -138,7 +138,7 @@ class Capture:
     pending: list[tuple[int, bytes]] = field(default_factory=list)
     """Lines of messages that wait for the thread, with the times of their arrival."""
     events: list[tuple[int, bytes]] = field(default_factory=list)
-    """Lines of what happened to the client, with their times: messages that arrived before them end behind them."""
+    """Lines about the client, with their times: messages that arrived before them end behind them."""
     pending_bytes: int = 0
     _filter: TopicFilter | None = None
     _bucket: TokenBucket | None = None

@@ -87,7 +87,7 @@ class _Sent(NamedTuple):
     delivery: SharedDelivery
     was_seen: bool
     is_durable: bool
-    """True if the member's session outlives its process."""
+    """True if the member's session outlives its process, and with it that it has the message."""
     size_bytes: int
 
 
@@ -163,6 +163,8 @@ class CellShares:
         """Members that went, and may have messages on their way."""
         self._unsure: set[_Key] = set()
         """Grants from before the link came up, whose outcome the other cell has not told yet."""
+        self._ended: set[_Key] = set()
+        """Those of them that an earlier process of the other cell had; the link may break before it has told."""
         self._peer = self._peer_log = ""
         self._is_peer_new = True
         self._last_number = 0
@@ -210,6 +212,8 @@ class CellShares:
             if identity != link.log_heard:
                 self._forget_settled(key, number)
         self._unsure = set(self._granted)
+        if self._is_peer_new:
+            self._ended = set(self._granted)
         self._answers_taken = self._answers_safe = self._grants_taken = self.told = 0
         self._grants_sent = self._answers_sent = 0
         self._turns.clear()
@@ -570,9 +574,8 @@ class CellShares:
             self._last_number += 1
             number = self._last_number << 1 | 1
         key = (member.group.key, number)
-        self._granted[key] = _Sent(
-            member, delivery, dup, member.session.is_durable, outgoing.size_bytes
-        )
+        is_kept = member.session.is_durable and is_logged(number)
+        self._granted[key] = _Sent(member, delivery, dup, is_kept, outgoing.size_bytes)
         self._granted_bytes += outgoing.size_bytes
         granted = _granted(member, outgoing, number, delivery.qos, may_be_seen=dup)
         if not isinstance(cursor, Cursor):
@@ -623,6 +626,7 @@ class CellShares:
 
     def _take_out(self, key: _Key, sent: _Sent) -> None:
         del self._granted[key]
+        self._ended.discard(key)
         self._granted_bytes -= sent.size_bytes
 
     def _take_members(self, frame: Frame) -> None:
@@ -868,7 +872,7 @@ class CellShares:
             self._take_out(key, sent)
             group = sent.member.group
             groups[group] = None
-            if not self._is_peer_new or sent.is_durable:
+            if key not in self._ended or sent.is_durable:
                 # it did not arrive, or was not sent before a record said so
                 sent.delivery.may_be_seen = sent.was_seen
                 group.refused(sent.member, [sent.delivery])
@@ -878,6 +882,7 @@ class CellShares:
                 self.drop("cell_ended")
                 group.settled(sent.member, sent.delivery)
         self._unsure.clear()
+        self._ended.clear()
 
     def _all_come(self) -> None:
         """All is known of what the members of the other cell have: they get more."""

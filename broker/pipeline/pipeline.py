@@ -279,7 +279,7 @@ class Pipeline:
         return outcome
 
     def deliver_further(self, message: Message, topic: bytes, routes: Any) -> None:
-        """Hand a message whose stages ran in another cell to subscribers of this one; a trace goes on with it."""
+        """Hand a message whose stages ran in another cell to subscribers of this one; its trace continues here."""
         recording = self._plans.recorders.follow(message) if message.via else None
         if recording is None:
             routes.deliver(message, topic)

@@ -126,7 +126,17 @@ class SharedDelivery(Delivery):
     restart. ``tried`` are members that may not have it, or take no packet so large.
     """
 
-    __slots__ = ("claim", "cursor", "given_ns", "key", "may_be_seen", "number", "place", "tried")
+    __slots__ = (
+        "claim",
+        "cursor",
+        "given_from",
+        "given_ns",
+        "key",
+        "may_be_seen",
+        "number",
+        "place",
+        "tried",
+    )
 
     def __init__(self, outgoing: Outgoing | None, cursor: object, place: int, number: int) -> None:
         super().__init__(outgoing, 0, False, ())
@@ -135,6 +145,8 @@ class SharedDelivery(Delivery):
         self.number = number
         self.key: str | None = None
         self.claim: Claim | None = None
+        self.given_from: Any = None
+        """The cursor of a message that was written down as given before it was sent."""
         self.may_be_seen = False
         self.given_ns = 0
         self.tried: tuple[object, ...] = ()

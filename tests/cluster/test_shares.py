@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.cluster import shares
+from broker.cluster.frames import Granted, Notice
 from broker.codec.packets import (
     PubAck,
     PubComp,
@@ -283,9 +284,42 @@ async def test_a_refusal_that_was_taken_is_not_repeated_for_what_was_sent_after_
         await other.silence()
 
 
+@on_loop
+async def test_what_a_member_in_memory_refused_is_given_to_a_session_on_disk_once(
+    tmp_path: Path,
+) -> None:
+    async with cells(3, tmp_path) as joined:
+        one, two, three = joined
+        await member(two, "refuses", 2)
+        client = await member(three, "m", 2, **_KEEPS)
+        part = _shares_of(two)
+
+        def refuse(granted: Granted) -> None:
+            key, number = granted.group, granted.record.offset
+            part._say((Notice.GONE, key, granted.client_id, number, 0))
+
+        part._take_granted = refuse  # type: ignore[method-assign]
+        publisher = await one.node.client("p", 5)
+        texts = [b"%d" % number for number in range(4)]
+        await publish(publisher, 2, *texts)
+        for _ in texts:
+            await client.expect(Publish)
+        await three.node.written()
+        await three.kill()
+        other = await member(one, "o", 2)
+        await three.start()
+        await linked(joined)
+        await other.silence()
+        again = await three.node.client("m", 5, **_KEEPS)
+        packets = await received(again, 4)
+        assert sorted(packet.payload for packet in packets) == texts
+        assert all(packet.dup for packet in packets)
+        await quiet(one, three)
+
+
 def _shares_of(cell: Cell) -> shares.CellShares:
-    """What a cell of two and the other one tell each other about share groups."""
-    (link,) = cell.links
+    """What a cell and the first other one tell each other about share groups."""
+    link = min(cell.links, key=lambda link: link.number)
     return next(part for part in link.parts if isinstance(part, shares.CellShares))
 
 

@@ -298,9 +298,11 @@ class Dispatcher:
         owner = session.owner
         outgoing = delivery.outgoing
         assert outgoing is not None  # its QoS was read from it
+        cursor = delivery.cursor
         self.finish(delivery)
         # counted as in flight until it is acknowledged
         delivery.cursor = None
+        delivery.given_from = cursor
         delivery.holder = member
         self.claim(member)
         session.window.quota -= 1
@@ -328,6 +330,24 @@ class Dispatcher:
 
         self._services.when_recorded(self._group, send)
 
+    def take_back(self, delivery: SharedDelivery) -> None:
+        """A message that was written down as given was not sent: it waits in the log again, so that a session on disk
+        can have it from there."""
+        cursor = delivery.given_from
+        group = self._group
+        if cursor is None or group.is_over:
+            return
+        delivery.given_from = None
+        delivery.cursor = cursor
+        cursor.pending[delivery.place] = delivery
+        if self._cursors.stream is None:
+            group.outstanding += 1
+            group.outstanding_bytes += (
+                delivery.outgoing.size_bytes if delivery.outgoing is not None else 0
+            )
+        if group.is_persistent:
+            self._services.changed(group)
+
     def _give_to_another(self, delivery: SharedDelivery, member: Member, why: str) -> None:
         """The packet is larger than the member takes, or on a topic that it may not have: another may take it
         [MQTT-3.1.2-25]."""
@@ -339,6 +359,7 @@ class Dispatcher:
     def give_to_another(self, delivery: SharedDelivery, member: Member, why: str) -> None:
         """Let a member have what this one may not have or cannot take, or drop it."""
         self.release(delivery, member)
+        self.take_back(delivery)
         message = self._cursors.message_of(delivery)
         delivery.tried = (*delivery.tried, member)
         for other in self._strategy.here.items:

@@ -349,6 +349,7 @@ class ShareGroup(GroupState):
         for delivery in refused:
             self._dispatcher.unclaim(member, delivery)
             delivery.holder = None
+            self._dispatcher.take_back(delivery)
             if not self.is_over:
                 self._queue.give_back(delivery)
         if self._is_keyed and not self.is_over:
