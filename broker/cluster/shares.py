@@ -869,10 +869,11 @@ class CellShares:
             sent = self._granted.get(key)
             if sent is None:
                 continue
+            has_ended = key in self._ended
             self._take_out(key, sent)
             group = sent.member.group
             groups[group] = None
-            if key not in self._ended or sent.is_durable:
+            if not has_ended or sent.is_durable:
                 # it did not arrive, or was not sent before a record said so
                 sent.delivery.may_be_seen = sent.was_seen
                 group.refused(sent.member, [sent.delivery])
