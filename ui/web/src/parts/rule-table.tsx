@@ -50,6 +50,7 @@ export function RuleTable({ name, etag }: { name: string; etag?: string }) {
   const create = async () => {
     setProblem("");
     setAsking(false);
+    await queries.cancelQueries({ queryKey: ["plan", path] }); // the server may come to one behind the creation
     try {
       await call("POST", path, { etag, body: { format, follows } });
     } catch (error) {
