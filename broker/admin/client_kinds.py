@@ -111,6 +111,15 @@ _SESSION_FILTERS = (
     ),
 )  # fmt: skip
 _DRY = Parameter(name="dry_run", type=bool, default=False, help="Only show what would be deleted.")
+_CLIENT_IDS = Parameter(
+    name="clientids",
+    keyword="client_ids",
+    many=True,
+    longest=_MOST_CLIENTS,
+    is_required=True,
+    is_argument=True,
+    help="The client identifiers.",
+)
 _OF_CLIENT = ("filter", "qos", "no_local", "retain_as_published", "identifier")
 _SUBSCRIPTION = (
     "clientid", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
@@ -166,17 +175,7 @@ RESOURCES = (
                 "usual.",
                 call="kick",
                 path=":kick",
-                body=(
-                    Parameter(
-                        name="clientids",
-                        keyword="client_ids",
-                        many=True,
-                        longest=_MOST_CLIENTS,
-                        is_required=True,
-                        is_argument=True,
-                        help="The client identifiers.",
-                    ),
-                ),
+                body=(_CLIENT_IDS,),
                 body_text="The identifiers of the clients to disconnect.",
                 answer="broker.admin.clients:Kicked",
                 does="change",
@@ -196,17 +195,7 @@ RESOURCES = (
                 "messages, and disconnects clients that are connected with reason code 0x98.",
                 call="clear",
                 path=":clear",
-                body=(
-                    Parameter(
-                        name="clientids",
-                        keyword="client_ids",
-                        many=True,
-                        longest=_MOST_CLIENTS,
-                        is_required=True,
-                        is_argument=True,
-                        help="The client identifiers.",
-                    ),
-                ),
+                body=(_CLIENT_IDS,),
                 body_text="The identifiers of the clients whose sessions are deleted.",
                 answer="broker.admin.clients:ClearedSessions",
                 does="change",

@@ -269,16 +269,20 @@ class ClientService:
                 break
             await asyncio.sleep(0)
 
-    async def kick(self, client_ids: Sequence[str]) -> Kicked:
-        """Close the connections of clients (0x98); their sessions stay as their expiry says."""
-        kicked = 0
-        not_connected = []
+    async def _found(self, client_ids: Sequence[str]) -> AsyncIterator[tuple[str, Session | None]]:
+        """The sessions of clients, with pauses for the loop."""
         until_s = perf_counter() + _STEP_S
         for client_id in client_ids:
             if perf_counter() > until_s:
                 await asyncio.sleep(0)
                 until_s = perf_counter() + _STEP_S
-            session = self._hub.sessions.get(client_id)
+            yield client_id, self._hub.sessions.get(client_id)
+
+    async def kick(self, client_ids: Sequence[str]) -> Kicked:
+        """Close the connections of clients (0x98); their sessions stay as their expiry says."""
+        kicked = 0
+        not_connected = []
+        async for client_id, session in self._found(client_ids):
             connection = connection_of(session) if session is not None else None
             if connection is None:
                 not_connected.append(client_id)
@@ -291,12 +295,7 @@ class ClientService:
         """Delete the sessions of clients, and close their connections (0x98)."""
         cleared = 0
         unknown = []
-        until_s = perf_counter() + _STEP_S
-        for client_id in client_ids:
-            if perf_counter() > until_s:
-                await asyncio.sleep(0)
-                until_s = perf_counter() + _STEP_S
-            session = self._hub.sessions.get(client_id)
+        async for client_id, session in self._found(client_ids):
             if session is None:
                 unknown.append(client_id)
                 continue

@@ -29,8 +29,6 @@ PREFIX: Final = "sluice_"
 _READ_AT_ONCE: Final = 200
 # Values of one request: some 200 KiB, where collectors take 4 MiB of gRPC.
 _REQUEST: Final = 2000
-# Longest wait for the thread when the broker stops, in seconds.
-_STOP_S: Final = 3.0
 # Units as the Unified Code for Units of Measure writes them, by the end of a name.
 _UNITS: Final = {"_seconds": "s", "_bytes": "By", "_percent": "%"}
 
@@ -87,12 +85,6 @@ class MetricExports:
             "telemetry_metrics_failed", "readings of the metrics that the collector did not take"
         )
 
-    def report(self, endpoint: str, problem: str) -> None:
-        """Count a reading; the problem is empty if it was taken."""
-        (self.failed if problem else self.exported).value += 1
-        text = f"the telemetry collector {endpoint} takes no metrics: {problem}"
-        self.alarms.set(ALARM, bool(problem), text)
-
 
 class MetricExport:
     """Sends the metrics of a node, from ``start`` on."""
@@ -109,7 +101,7 @@ class MetricExport:
         self._resource = resource
         self._exports = exports
         self._readings = SimpleQueue[Reading | None]()
-        self._is_failing = False
+        self._is_failing = self._is_over = False
         self._thread = threading.Thread(target=self._run, name="telemetry metrics", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -118,13 +110,15 @@ class MetricExport:
         self._thread.start()
         self._task = loop.create_task(self._read_regularly(), name="telemetry metrics")
 
-    def stop(self) -> None:
-        """Send the values of now, if the collector takes them within some seconds."""
+    def stop(self, wait_s: float) -> None:
+        """Read no more. With ``wait_s`` the values of now are sent; the loop waits for that at most so long."""
+        self._is_over = True
         self._task.cancel()
-        if not self._is_failing and self._readings.empty():
+        if wait_s and not self._is_failing and self._readings.empty():
             self._readings.put([sample for sample in samples(self._exports.metrics) if sample])
         self._readings.put(None)
-        self._thread.join(timeout=0 if self._is_failing else _STOP_S)
+        if not self._is_failing:
+            self._thread.join(timeout=wait_s)
         self._exports.alarms.deactivate(ALARM)
 
     async def _read_regularly(self) -> None:
@@ -139,6 +133,14 @@ class MetricExport:
                 if number % _READ_AT_ONCE == _READ_AT_ONCE - 1:
                     await asyncio.sleep(0)
             self._readings.put(reading)
+
+    def _report(self, problem: str) -> None:
+        """Count a reading; the problem is empty if it was taken."""
+        exports = self._exports
+        (exports.failed if problem else exports.exported).value += 1
+        if not self._is_over:  # else the alarm is about another exporter
+            text = f"the telemetry collector {self._collector.endpoint} takes no metrics: {problem}"
+            exports.alarms.set(ALARM, bool(problem), text)
 
     # On the thread
 
@@ -157,9 +159,7 @@ class MetricExport:
                 exporter = None
             self._is_failing = bool(problem)
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(
-                    self._exports.report, self._collector.endpoint, problem
-                )
+                self._loop.call_soon_threadsafe(self._report, problem)
         if exporter is not None:
             exporter.shutdown()
 

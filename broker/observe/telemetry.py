@@ -64,6 +64,7 @@ class Exporter:
         self._waiting: deque[Span] = deque()
         self._has_spans = threading.Event()
         self._ends = threading.Event()
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name="telemetry exporter", daemon=True)
         self._thread.start()
 
@@ -82,13 +83,12 @@ class Exporter:
         if len(waiting) >= _BATCH:
             self._has_spans.set()
 
-    def stop(self) -> None:
-        """Send what waits, if the collector takes it within some seconds."""
+    def stop(self, wait_s: float) -> None:
+        """Send what waits, if the collector takes it; the loop waits at most ``wait_s`` for that."""
+        self._is_over = True
         self._ends.set()
         self._has_spans.set()
-        self._thread.join(timeout=_STOP_S)
-        self._counts.dropped["stopped"].value += len(self._waiting)
-        self._waiting.clear()
+        self._thread.join(timeout=wait_s)
 
     # On the thread
 
@@ -126,6 +126,8 @@ class Exporter:
             if self._ends.is_set():
                 break
             self._ends.wait(self._settings.interval)
+        self._count("stopped", len(self._waiting))
+        self._waiting.clear()
         if exporter is not None:
             exporter.shutdown()
 
@@ -150,9 +152,12 @@ class Exporter:
 
     def _report(self, problem: str) -> None:
         text = f"the telemetry collector {self._settings.endpoint} takes no spans: {problem}"
-        self._on_loop(
-            lambda: self._alarms.set(ALARM, bool(problem), text, waiting=len(self._waiting))
-        )
+
+        def report() -> None:
+            if not self._is_over:  # else the alarm is about another exporter
+                self._alarms.set(ALARM, bool(problem), text, waiting=len(self._waiting))
+
+        self._on_loop(report)
 
     def _on_loop(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -215,21 +220,21 @@ class Telemetry:
             exporter = Exporter(
                 settings, self._guard, resource, self._loop, self._alarms, self._counts
             )
-        self.stop()
+        self.stop(wait_s=0)
         self.exporter = exporter
         self._metric_export = metric_export
         if metric_export is not None:
             metric_export.start(self._loop)
         return exporter
 
-    def stop(self) -> None:
-        """Export no more."""
+    def stop(self, wait_s: float = _STOP_S) -> None:
+        """Export no more. What waits is sent, if the collector takes it; the loop waits at most ``wait_s`` for each."""
         exporter, metric_export = self.exporter, self._metric_export
         self.exporter = self._metric_export = None
         if metric_export is not None:
-            metric_export.stop()
+            metric_export.stop(wait_s)
         if exporter is not None:
-            exporter.stop()
+            exporter.stop(wait_s)
         self._alarms.deactivate(ALARM)
 
 

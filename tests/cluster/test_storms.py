@@ -239,7 +239,7 @@ async def _with_ten_thousand_clients(node: Node) -> None:
     for device in devices:
         device.abort()
     for sender in senders:
-        await until(partial(_is_alone, sender), "what is told of subscribers ends")
+        await until(partial(_is_alone, sender), "the routes of devices are gone")
 
 
 async def _is_alone(sender: WireClient) -> bool:

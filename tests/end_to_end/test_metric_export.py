@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -148,3 +150,25 @@ def test_an_address_that_is_denied_is_not_called(tmp_path: Path) -> None:
             alarm = eventually(lambda: alarms(node))[0]
             assert "must not be called" in alarm["message"]
             assert not collector.metrics
+
+
+@pytest.mark.parametrize(
+    ("setting", "thread"),
+    [("telemetry.metrics.enable", "telemetry metrics"), ("telemetry.enable", "telemetry exporter")],
+)
+def test_a_change_does_not_wait_for_a_collector_that_hangs(
+    tmp_path: Path, setting: str, thread: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        settings = (
+            f'telemetry {{ endpoint = "http://127.0.0.1:{hangs.getsockname()[1]}/v1/traces"\n'
+            "timeout = 2s, interval = 100ms, trace_all = true, metrics.interval = 1s }\n"
+        )
+        with running(tmp_path / "node", config=_BASE + settings) as node:
+            node.call("PUT", f"/config/{setting}", {"value": True})
+            with Client(node, "meter") as meter:
+                meter.publish("meters/1", "x", 1)
+            asked, _ = hangs.accept()
+            with asked:
+                node.call("PUT", f"/config/{setting}", {"value": False})
+                assert thread in {each.name for each in threading.enumerate()}
