@@ -1,0 +1,120 @@
+"""Changes of the configuration while cells are away, come back, or refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import Response
+
+from broker.core import jsontext
+from broker.core.cells import Place
+from broker.core.errors import Conflict
+from broker.core.objects import SavedObject
+from broker.core.signals import Signal
+from tests.support.mqtt_server import on_loop
+from tests.support.waiting import until
+from ui.api import cell_config
+from ui.api.cell_calls import Away, Reply
+
+
+class Front:
+    """What the front saves, and what the other cells of it took over: each file is the number of its last change."""
+
+    def __init__(self) -> None:
+        self.file = 0
+        self.taken = {1: 0, 2: 0}
+        self.away: set[int] = set()
+        self.refusing: set[int] = set()
+        self.on_change: Signal[SavedObject] = Signal()
+        self.files_digest = ""
+        self.looks: list[Mapping[int, int]] = []
+        self.reads_slowly: asyncio.Event | None = None
+        calls: Any = self
+        self.config = cell_config.ConfigOfCells(Place(0, 3, Path()), calls, self, self, calls)
+
+    @contextmanager
+    def noting(self) -> Iterator[list[int]]:
+        noted: list[int] = []
+        before = self.file
+        yield noted
+        noted.append(before)
+
+    def put_back(self, replaced: list[int]) -> None:
+        (self.file,) = replaced
+
+    def changes_of(self, replaced: list[int]) -> Mapping[str, Any]:
+        return {"after": replaced[0]}
+
+    async def adopt(self) -> None:
+        """The front itself takes the file over."""
+
+    async def look(self) -> None:
+        """Streams ask for the positions of all cells."""
+        self.looks.append(dict(self.taken))
+
+    async def ask(self, cell: int, *_: Any, body: bytes, **__: Any) -> Reply | Away:
+        if cell in self.away:
+            return Away(cell, "no answer")
+        read = self.file
+        if cell in self.refusing:
+            return Reply(cell, 422, jsontext.encode({"detail": "there is no such file"}))
+        changes = jsontext.decode(body)["changes"]
+        if self.reads_slowly is not None and changes is None:
+            wait, self.reads_slowly = self.reads_slowly, None
+            await wait.wait()
+        self.taken[cell] = read
+        return Reply(cell, 200, b"{}")
+
+    async def change(self) -> None:
+        async def act() -> Response:
+            self.file += 1
+            return Response()
+
+        await self.config.changed(act)
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_config, "_AGAIN_S", 0.01)
+
+
+@on_loop
+async def test_streams_know_a_cell_that_is_back_once_the_next_change_is_answered() -> None:
+    front = Front()
+    front.away = {1}
+    await front.change()
+    assert (front.taken, front.looks) == ({1: 0, 2: 1}, [])
+    front.away.clear()
+    await front.change()
+    assert front.looks == [{1: 2, 2: 2}]
+    front.config.stop()
+
+
+@on_loop
+async def test_a_cell_that_was_behind_forgets_a_change_that_another_one_refused(
+    short_waits: None,
+) -> None:
+    front = Front()
+    front.away = {1}
+    await front.change()
+    # it comes back, and reads the file while the refused change is in it
+    front.away.clear()
+    front.refusing = {2}
+    front.reads_slowly = reads = asyncio.Event()
+
+    async def act() -> Response:
+        front.file += 1
+        await until(lambda: front.reads_slowly is None)
+        return Response()
+
+    with pytest.raises(Conflict, match="cell 2 refused"):
+        await front.config.changed(act)
+    assert front.file == 1
+    reads.set()
+    await until(lambda: not front.config._behind)
+    assert front.taken == {1: 1, 2: 1}
