@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.cluster import shares
-from broker.cluster.frames import Granted, Notice
+from broker.cluster import granted as granted_messages
+from broker.cluster.frames import FrameType, Granted, Notice
+from broker.cluster.shares import CellShares
 from broker.codec.packets import (
     PubAck,
     PubComp,
@@ -265,7 +266,7 @@ async def test_a_refusal_that_was_taken_is_not_repeated_for_what_was_sent_after_
         part, has_member = _shares_of(one), _shares_of(two)
         part._hear = lambda: None  # type: ignore[method-assign]  # what is taken is not confirmed
         # as if it went and came back: what is on its way is refused
-        has_member._turns[GROUP, "m"] = 1
+        has_member.held._turns[GROUP, "m"] = 1
         publisher = await one.node.client("p", 5)
         await publish(publisher, 2, b"a")
         packet = await client.expect(Publish)
@@ -292,7 +293,7 @@ async def test_what_a_member_in_memory_refused_is_given_to_a_session_on_disk_onc
         one, two, three = joined
         await member(two, "refuses", 2)
         client = await member(three, "m", 2, **_KEEPS)
-        part = _shares_of(two)
+        part = _shares_of(two).held
 
         def refuse(granted: Granted) -> None:
             key, number = granted.group, granted.record.offset
@@ -317,10 +318,33 @@ async def test_what_a_member_in_memory_refused_is_given_to_a_session_on_disk_onc
         await quiet(one, three)
 
 
-def _shares_of(cell: Cell) -> shares.CellShares:
+def _shares_of(cell: Cell) -> CellShares:
     """What a cell and the first other one tell each other about share groups."""
     link = min(cell.links, key=lambda link: link.number)
-    return next(part for part in link.parts if isinstance(part, shares.CellShares))
+    return next(part for part in link.parts if isinstance(part, CellShares))
+
+
+@on_loop
+async def test_what_the_members_of_a_killed_cell_had_is_known_after_a_second_break(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        client = await member(two, "m2", 2)
+        publisher = await one.node.client("p", 5)
+        await publish(publisher, 2, b"a")
+        await client.expect(Publish)
+        await two.kill()
+        (link,) = one.links
+        take = link.takers[FrameType.ANSWERS]
+        link.takers[FrameType.ANSWERS] = lambda _: None  # the link breaks before they come
+        await two.start()
+        await linked([one, two])
+        link.takers[FrameType.ANSWERS] = take
+        one.cut(1)
+        await linked([one, two])
+        other = await member(one, "m1", 2)
+        await other.silence()  # it may have been seen
+        assert one.node.metrics.value("deliveries_dropped", reason="cell_ended") == 1
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -352,7 +376,7 @@ async def test_a_killed_cell_gives_back_what_its_members_in_memory_had(
 async def test_a_cell_that_stays_away_keeps_no_message_of_qos_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "GRACE_S", 0.2)
+    monkeypatch.setattr(granted_messages, "GRACE_S", 0.2)
     async with cells(2, tmp_path) as (one, two):
         for name, options in (("clean", {}), ("kept", _KEEPS)):
             client = await member(two, name, **options)
@@ -410,7 +434,7 @@ async def test_answers_that_were_not_confirmed_are_told_again(tmp_path: Path) ->
 async def test_what_is_granted_and_not_settled_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "MAX_GRANTED", 4)
+    monkeypatch.setattr(granted_messages, "MAX_GRANTED", 4)
     async with cells(2, tmp_path, max_inflight=100) as (one, two):
         client = await member(two, "m")
         publisher = await one.node.client("p", 5)
@@ -429,7 +453,7 @@ async def test_what_is_granted_and_not_settled_is_bounded(
 async def test_qos_0_beyond_the_bound_of_a_link_is_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "MAX_UNTAKEN_BYTES", 10_000)
+    monkeypatch.setattr(granted_messages, "MAX_UNTAKEN_BYTES", 10_000)
     async with cells(2, tmp_path, slow_subscriber_wait=0) as (one, two):
         client = await member(two, "m", 0)
         publisher = await one.node.client("p", 5)
