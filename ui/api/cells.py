@@ -8,35 +8,28 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import secrets
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
     Coroutine,
     Generator,
-    Iterable,
     Mapping,
     Sequence,
 )
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 from urllib.parse import urlencode
 
-import httpx
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from broker.admin.backups import Backups
-from broker.admin.jobs import JOB_ID, NOTHING_TO_DO
 from broker.admin.rights import Actor
 from broker.admin.stream_records import StreamRecords
 from broker.core import jsontext
 from broker.core.cells import Place
-from broker.core.errors import Conflict, Invalid, NotFound, Problem, SluiceError, Unavailable
-from broker.core.kinds import At
+from broker.core.errors import Conflict, Invalid, NotFound, Problem
 from broker.core.objects import Spec
 from ui.api.cell_calls import (
     Away,
@@ -49,10 +42,9 @@ from ui.api.cell_calls import (
 )
 from ui.api.cell_config import Act, Adopts, ConfigOfCells, SavedFile
 from ui.api.cell_figures import FIGURES_HEADER, joined_by_name
-from ui.api.cell_jobs import JOB_HEADER, is_over, joined, results, together
+from ui.api.cell_jobs import JobsOfCells
 from ui.api.cell_joins import (
     SHOWS_PLACES,
-    Joining,
     added,
     interleaved,
     is_place,
@@ -62,48 +54,14 @@ from ui.api.cell_joins import (
     sort_key,
     summed,
 )
+from ui.api.cell_requests import Asked, CellRequests, with_missing
 from ui.api.cell_streams import CellStreams
 from ui.api.cell_tails import TailsOfCells
 from ui.api.effects import in_all_cells
-from ui.api.jobs import PATH as JOBS_PATH
-from ui.api.json_bodies import Json, read_bytes
+from ui.api.json_bodies import Json
 from ui.api.parameters import encode_cursor
 
-# Seconds between looks at the parts of a job whose end is waited for.
-_JOB_STEP_S: Final = 0.2
-# Seconds after which a cell that does not answer is asked for its part again.
-_AGAIN_S: Final = 1.0
-# Headers of a request that go along.
-_SENT: Final = ("if-match", "prefer", "accept", "content-type")
 _NOT_FOUND: Final = 404
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request at the front: its checked parameters, and its body where it has one. ``note`` tells the audit log the
-    clients that it changes."""
-
-    request: Request
-    method: str
-    at: At
-    values: Mapping[str, Any]
-    sent: Mapping[str, Any] | None
-    joining: Joining
-    note: Callable[[str], None]
-
-    @property
-    def is_dry(self) -> bool:
-        """True if it only asks what would happen."""
-        return bool(self.request.state.is_dry)
-
-    def default(self, name: str) -> Any:
-        """The value of a member of the body, where it was not sent; None without such a member."""
-        return getattr(self.values.get("body"), name, None)
-
-    def parameters(self, **others: Any) -> list[tuple[str, str]]:
-        """The parameters of its query with other values, without those that are None."""
-        kept = [pair for pair in self.request.query_params.multi_items() if pair[0] not in others]
-        return [*kept, *((name, str(value)) for name, value in others.items() if value is not None)]
 
 
 class Faces:
@@ -121,6 +79,8 @@ class Faces:
     ) -> None:
         self.place = place
         self._calls = CellCalls(place, token)
+        self._requests = CellRequests(place, self._calls)
+        self._jobs = JobsOfCells(place, self._calls, self._requests)
         self._streams = None if streams is None else CellStreams(place, self._calls, streams)
         self._loop: asyncio.AbstractEventLoop | None = None
         if backups is not None:
@@ -141,38 +101,6 @@ class Faces:
         if self._streams is not None:
             await self._streams.stop()
         await self._calls.stop()
-
-    @staticmethod
-    def _target(asked: Asked, parameters: Sequence[tuple[str, str]]) -> str:
-        """The path of a request as it came, with these parameters."""
-        path: bytes = asked.request.scope["raw_path"]
-        query = str(httpx.QueryParams(list(parameters))) if parameters else ""
-        return path.decode("ascii") + (f"?{query}" if query else "")
-
-    async def _asked(self, asked: Asked, cell: int, **others: Any) -> Reply | Away:
-        """The answer of a cell to the request as it is, but for other parameters."""
-        return await self._sent(asked, cell, asked.sent, asked.parameters(**others))
-
-    async def _sent(
-        self,
-        asked: Asked,
-        cell: int,
-        sent: Mapping[str, Any] | None,
-        parameters: Sequence[tuple[str, str]],
-        others: Mapping[str, str] | None = None,
-    ) -> Reply | Away:
-        request = asked.request
-        headers = {name: request.headers[name] for name in _SENT if name in request.headers}
-        headers |= others or {}
-        headers["X-Request-Id"] = request.state.request_id
-        return await self._calls.ask(
-            cell,
-            asked.method,
-            self._target(asked, parameters),
-            actor=request.state.identity,
-            body=await _body(asked, sent),
-            headers=headers,
-        )
 
     async def metrics(self, own: str) -> str:
         """The metrics of all cells as Prometheus reads them, each with its cell; ``own`` are those of this one."""
@@ -273,7 +201,7 @@ class Faces:
             case "config":
                 return await self._config.changed(act)
             case "jobs":
-                return await self._of_jobs(asked, act)
+                return await self._jobs.answer(asked, act)
             case "shards":
                 return await self._of_shards(asked, act)
             case "parts":
@@ -281,7 +209,7 @@ class Faces:
             case "home" | "running":
                 return await self._of_objects(asked, act)
             case "together":
-                await self._require_all(asked)
+                await self._requests.require_all(asked)
                 return await act()
             case _:
                 return await act()
@@ -296,13 +224,15 @@ class Faces:
         has_effect = isinstance(own.value, dict) and "consequences" in own.value
         if not has_effect and asked.at not in ("sum", "jobs"):
             return response
-        answers = await asyncio.gather(*(self._asked(asked, cell) for cell in self.place.others))
+        answers = await asyncio.gather(
+            *(self._requests.to_cell(asked, cell) for cell in self.place.others)
+        )
         replies = [own, *(answer for answer in answers if isinstance(answer, Reply))]
         away = [answer for answer in answers if isinstance(answer, Away)]
         if not has_effect:
             return _summed_up(asked, replies, away)
         effects = {reply.cell: reply.value for reply in replies if reply.is_good}
-        return _with_missing(in_all_cells(effects), away)
+        return with_missing(in_all_cells(effects), away)
 
     async def _of_client(self, asked: Asked, act: Act) -> Response:
         sent = asked.sent or {}
@@ -313,126 +243,16 @@ class Faces:
         if cell == self.place.number:
             return await act()
         asked.note(str(client_id))
-        return there(await self._asked(asked, cell)).response()
-
-    async def _of_jobs(self, asked: Asked, act: Act) -> Response:
-        """Jobs are begun in all cells, each on its own data, or shown and changed in those that have them."""
-        if "id" in asked.request.path_params:
-            return await self._one_job(asked, act)
-        if asked.method == "GET":
-            replies, away = await self._all(asked, act)
-            jobs = [job for reply in replies if reply.is_good for job in reply.value["items"]]
-            items = together(jobs)
-            page = {**replies[0].value, "items": items, "total": len(items)}
-            return _with_missing(page, away)
-        return await self._begin_job(asked, act)
-
-    async def _one_job(self, asked: Asked, act: Act) -> Response:
-        """A job of all cells that have it, shown or changed."""
-        others = [asyncio.ensure_future(self._asked(asked, cell)) for cell in self.place.others]
-        parts: list[Spec] = []
-        missing: SluiceError | None = None
-        try:
-            parts.append(reply_of(self.place.number, await act()).value)
-        except (NotFound, Conflict) as error:
-            missing = error
-        answers = await asyncio.gather(*others)
-        replies = [answer for answer in answers if isinstance(answer, Reply)]
-        parts += [reply.value for reply in replies if reply.is_good]
-        away = [answer for answer in answers if isinstance(answer, Away)]
-        refused = next((r for r in replies if not r.is_good and r.status != _NOT_FOUND), None)
-        if parts:
-            return _with_missing(joined(parts), away)
-        if refused is not None and not isinstance(missing, Conflict):
-            return refused.response()
-        if away:
-            raise not_there(away[0])
-        assert missing is not None
-        raise missing
-
-    async def _begin_job(self, asked: Asked, act: Act) -> Response:
-        """Begin a job under one identifier in all cells; all must be there. One that has nothing to do is left out."""
-        await self._require_all(asked)
-        id = secrets.token_hex(8)
-        sent = None if asked.sent is None else dict(asked.sent)
-        rate = None if sent is None else sent.get("rate", asked.default("rate"))
-        if sent is not None and rate is not None:
-            sent["rate"] = max(1, rate // self.place.count)
-        headers = {JOB_HEADER: id, "prefer": "respond-async"}
-        answers = await asyncio.gather(
-            *(
-                self._sent(asked, cell, sent, asked.parameters(), headers)
-                for cell in self.place.others
-            )
-        )
-        begun = [answer.cell for answer in answers if isinstance(answer, Reply) and answer.is_good]
-        failed = [
-            answer
-            for answer in answers
-            if isinstance(answer, Away) or not (answer.is_good or answer.code == NOTHING_TO_DO)
-        ]
-        if failed:
-            await self._cancel_job(id, begun)
-            return there(failed[0]).response()
-        JOB_ID.set(id)
-        own: Spec | None = None
-        is_waited = "respond-async" not in asked.request.headers.get("prefer", "")
-        try:
-            changed: dict[str, Any] = {}
-            if sent is not None and rate is not None:
-                body = asked.values["body"].model_copy(update={"rate": sent["rate"]})
-                changed["body"] = body
-            own = reply_of(self.place.number, await act(**changed)).value
-        except Invalid as error:
-            if error.code != NOTHING_TO_DO or not begun:
-                await self._cancel_job(id, begun)
-                raise
-        except SluiceError:
-            await self._cancel_job(id, begun)
-            raise
-        parts = await self._parts(id, begun)
-        while is_waited and not all(map(is_over, parts)):
-            await asyncio.sleep(_JOB_STEP_S)
-            parts = await self._parts(id, begun)
-        if not is_waited:
-            started = Json(jsontext.encode(joined([*([own] if own else []), *parts])), 202)
-            started.headers["Location"] = f"{JOBS_PATH}/{id}"
-            return started
-        if lost := next((part for part in parts if part["state"] != "done"), None):
-            raise SluiceError(lost["error"] or f"the job was {lost['state']} in a cell")
-        done = [*([own] if own else []), *(part["result"] for part in parts)]
-        return Json(jsontext.encode(results(done)))
-
-    async def _parts(self, id: str, cells: Sequence[int]) -> list[Spec]:
-        """A job in other cells. One that is away is waited for: it continues the job, or shows how it ended."""
-        parts: list[Spec] = []
-        for cell in cells:
-            while True:
-                answer = await self._calls.ask(
-                    cell, "GET", f"{JOBS_PATH}/{id}", actor=Actor("front")
-                )
-                if isinstance(answer, Reply):
-                    break
-                await asyncio.sleep(_AGAIN_S)
-            if not answer.is_good:
-                raise Unavailable(f"cell {cell} has lost job {id}: {answer.detail}")
-            parts.append(answer.value)
-        return parts
-
-    async def _cancel_job(self, id: str, cells: Sequence[int]) -> None:
-        path = f"{JOBS_PATH}/{id}:cancel"
-        await asyncio.gather(
-            *(self._calls.ask(cell, "POST", path, actor=Actor("front")) for cell in cells)
-        )
+        return there(await self._requests.to_cell(asked, cell)).response()
 
     async def _of_parts(self, asked: Asked, act: Act) -> Response:
         """The body goes to all cells, this one first, which finds what is wrong with it. All must take their part: a
         client sends it again where one has not."""
-        await self._require_all(asked)
+        await self._requests.require_all(asked)
         own = reply_of(self.place.number, await act())
         total = own.value
         for cell in self.place.others:
-            reply = there(await self._asked(asked, cell))
+            reply = there(await self._requests.to_cell(asked, cell))
             if not reply.is_good:
                 return reply.response()
             total |= added(total, reply.value, asked.joining.sums)
@@ -446,7 +266,7 @@ class Faces:
         if name is not None and shard is not None and asked.values.get("to") is None:
             cell = self._streams.cell_of(name, shard)
             if cell != self.place.number:
-                return there(await self._asked(asked, cell)).response()
+                return there(await self._requests.to_cell(asked, cell)).response()
         await self._streams.look(None if name is None else [name])
         return await act()
 
@@ -467,7 +287,7 @@ class Faces:
                 body = asked.values["body"].model_copy(update={"client_ids": own})
                 reply = reply_of(cell, await act(body=body))
             else:
-                reply = there(await self._sent(asked, cell, members, parameters))
+                reply = there(await self._requests.send(asked, cell, members, parameters))
             if not reply.is_good:
                 return reply.response()
             answers[cell] = reply.value
@@ -475,22 +295,9 @@ class Faces:
             return Json(jsontext.encode(in_all_cells(answers)))
         return Json(jsontext.encode(reduce(summed, answers.values())))
 
-    async def _all(self, asked: Asked, act: Act) -> tuple[list[Reply], list[Away]]:
-        """The answers of all cells, this one's first. What this one raises is raised."""
-        others = [asyncio.ensure_future(self._asked(asked, cell)) for cell in self.place.others]
-        try:
-            replies = [reply_of(self.place.number, await act())]
-        except BaseException:
-            for other in others:
-                other.cancel()
-            raise
-        answered = await asyncio.gather(*others)
-        replies += [reply for reply in answered if isinstance(reply, Reply)]
-        return replies, [away for away in answered if isinstance(away, Away)]
-
     async def _summed(self, asked: Asked, act: Act) -> Response:
         try:
-            replies, away = await self._all(asked, act)
+            replies, away = await self._requests.to_all(asked, act)
         except NotFound:
             return await self._first(asked, act)
         return _summed_up(asked, replies, away)
@@ -510,7 +317,7 @@ class Faces:
         headers = {FIGURES_HEADER: "1"}
         answers = await asyncio.gather(
             *(
-                self._sent(asked, cell, asked.sent, asked.parameters(), headers)
+                self._requests.send(asked, cell, asked.sent, asked.parameters(), headers)
                 for cell in sorted(elsewhere)
             )
         )
@@ -518,7 +325,7 @@ class Faces:
         good = [answer for answer in answers if isinstance(answer, Reply) and answer.is_good]
         items = joined_by_name(items, {answer.cell: answer.value for answer in good})
         value = {**own.value, "items": items} if "items" in own.value else items[0]
-        answered = _with_missing(value, away)
+        answered = with_missing(value, away)
         if "etag" in response.headers:
             answered.headers["etag"] = response.headers["etag"]
         return answered
@@ -528,7 +335,7 @@ class Faces:
             return await act()
         except NotFound:
             answers = await asyncio.gather(
-                *(self._asked(asked, cell) for cell in self.place.others)
+                *(self._requests.to_cell(asked, cell) for cell in self.place.others)
             )
             replies = [reply for reply in answers if isinstance(reply, Reply)]
             for reply in replies:
@@ -542,7 +349,7 @@ class Faces:
     async def _each(self, asked: Asked, act: Act) -> Response:
         """Every cell does it, or has nothing of that name. All must be there before the first one begins. The answer is
         that of the first, with sums of some members."""
-        await self._require_all(asked)
+        await self._requests.require_all(asked)
         missing: NotFound | None = None
         done: Response | None = None
         try:
@@ -550,7 +357,7 @@ class Faces:
         except NotFound as error:
             missing = error
         for cell in self.place.others:
-            reply = there(await self._asked(asked, cell))
+            reply = there(await self._requests.to_cell(asked, cell))
             if reply.status == _NOT_FOUND:
                 continue
             if not reply.is_good:
@@ -566,20 +373,12 @@ class Faces:
             raise missing
         return done
 
-    async def _require_all(self, asked: Asked) -> None:
-        actor = asked.request.state.identity
-        answers = await asyncio.gather(
-            *(self._calls.ask(cell, "GET", "/livez", actor=actor) for cell in self.place.others)
-        )
-        for answer in answers:
-            there(answer)
-
     async def _lines(self, asked: Asked, act: Act) -> Response:
         """Lines of all cells as they come, each whole; they end with the last cell. What a cell away would have sent
         is missing."""
         own = await act()
         assert isinstance(own, StreamingResponse)
-        target = self._target(asked, asked.parameters())
+        target = self._requests.target(asked, asked.parameters())
         actor = asked.request.state.identity
         sources = [
             own.body_iterator,
@@ -596,7 +395,7 @@ class Faces:
         SHOWS_PLACES.set(True)
         joining = asked.joining
         if not joining.is_paged:
-            replies, missing = await self._all(asked, act)
+            replies, missing = await self._requests.to_all(asked, act)
             page = self._whole(asked, [reply for reply in replies if reply.is_good])
             missing += [Away(reply.cell, reply.detail) for reply in replies if not reply.is_good]
             if joining.absent is not None:
@@ -606,7 +405,7 @@ class Faces:
                 ]
                 page["items"].sort(key=lambda row: row["number"])
                 page["total"] = len(page["items"])
-            return _with_missing(page, missing)
+            return with_missing(page, missing)
         limit: int = asked.values["limit"]
         starts = self._starts(asked.values.get("cursor"))
         own = self.place.number
@@ -615,7 +414,7 @@ class Faces:
             cell: None if starts[cell] is None else encode_cursor(*starts[cell]) for cell in going
         }
         others = [
-            asyncio.ensure_future(self._asked(asked, cell, cursor=cursors[cell]))
+            asyncio.ensure_future(self._requests.to_cell(asked, cell, cursor=cursors[cell]))
             for cell in going
             if cell != own
         ]
@@ -640,7 +439,7 @@ class Faces:
         merged = merged_pages(pages, starts, limit, joining, _ordered_by(asked))
         if joining.join is not None:
             merged = joining.join(merged, list(pages.values()), asked.values)
-        return _with_missing(merged, away)
+        return with_missing(merged, away)
 
     def _whole(self, asked: Asked, replies: Sequence[Reply]) -> Spec:
         """Lists that are not cut into pages, as one."""
@@ -678,13 +477,6 @@ class Faces:
         return starts
 
 
-async def _body(asked: Asked, sent: Mapping[str, Any] | None) -> bytes | None:
-    """The body of a call: the object, or the bytes of a request that has them."""
-    if sent is not None:
-        return jsontext.encode(sent)
-    return await read_bytes(asked.request) if asked.at == "parts" else None
-
-
 async def _first_messages(chunks: AsyncGenerator[Any, None], most: int) -> AsyncIterator[bytes]:
     """The lines of a tail up to its last message."""
     left = most
@@ -711,12 +503,7 @@ def _summed_up(asked: Asked, replies: Sequence[Reply], away: Sequence[Away]) -> 
         if "series" in sums:
             value = labelled_series(value, reply.cell)
         total |= added(total, value, sums or list(value))
-    return _with_missing(total, missing)
-
-
-def _with_missing(value: Any, away: Iterable[Away]) -> Response:
-    missing = [cell.shown() for cell in sorted(away, key=lambda cell: cell.cell)]
-    return Json(jsontext.encode({**value, "incomplete": missing} if missing else value))
+    return with_missing(total, missing)
 
 
 def _ordered_by(asked: Asked) -> str:

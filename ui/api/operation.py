@@ -27,7 +27,7 @@ from ui.api.cell_calls import is_of_cell
 from ui.api.cell_figures import FIGURES_HEADER, figures_only
 from ui.api.cell_jobs import JOB_HEADER
 from ui.api.cell_joins import SHOWS_PLACES, Joining
-from ui.api.cells import Asked
+from ui.api.cell_requests import Asked
 from ui.api.idempotency import HEADER, IdempotencyKeys
 from ui.api.json_bodies import MAX_JSON_BYTES, answer, read_object
 from ui.api.models.jobs import JobWithResult
