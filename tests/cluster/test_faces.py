@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -706,6 +707,30 @@ def test_what_the_schema_registry_saves_reaches_all_cells(cells: Cells) -> None:
     assert own(cells, 1, "GET", "/schemas/meters").status_code == 404
 
 
+def test_a_share_group_of_another_cell_is_in_the_live_list(cells: Cells) -> None:
+    group = "$share/elsewhere/jobs/#"
+    with (
+        Client(cells.nodes[1], cells.client_of(1, "worker")) as client,
+        live(cells, "lists", kind="groups") as listed,
+        live(cells, "object", kind="groups", name=group) as one,
+    ):
+        client.subscribe(group, 1)
+        assert any(frame["rows"].get(group, {}).get("etag") for frame in listed)
+        assert any(frame["object"] and frame["object"]["members"] == 1 for frame in one)
+
+
+def test_live_metrics_are_those_of_all_cells(cells: Cells) -> None:
+    with (
+        Client(cells.nodes[1], cells.client_of(1, "measured")) as client,
+        live(cells, "metrics", names=["connections"]) as frames,
+    ):
+        client.publish("measured", b"{}", 1)
+        for frame in frames:
+            shown = {one["labels"]["cell"]: one["value"] for one in frame["connections"]}
+            if shown.keys() == {"0", "1"} and shown["1"] >= 1:
+                break
+
+
 def test_a_share_group_is_one_over_all_cells(cells: Cells) -> None:
     group = "$share/workers/jobs/#"
     path = "/groups/" + quote(group, safe="")
@@ -728,6 +753,11 @@ def test_a_share_group_is_one_over_all_cells(cells: Cells) -> None:
         row = next(row for row in rows if row["group"] == group)
         assert (row["members"], row["delivered"], row["waiting"]) == (2, 5, 0)
         assert [item["group"] for item in rows].count(group) == 1
+        with live(cells, "lists", kind="groups") as frames:
+            shown = [frame["rows"].get(group) for frame in islice(frames, 2)][-1]
+            assert (shown["object"]["members"], shown["object"]["delivered"]) == (2, 5)
+        with live(cells, "object", kind="groups", name=group) as frames:
+            assert any(len(frame["object"]["member_list"]) == 2 for frame in frames)
     eventually(lambda: cells.front.call("GET", path)["members"] == 0)
     cells.front.call("DELETE", path)
     for cell in (0, 1):

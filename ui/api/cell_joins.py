@@ -236,7 +236,7 @@ def merged_pages(
     total = sum(counts) if len(counts) == len(totals) else None
     items = [{**pages[cell]["items"][at], "cell": cell} for _, cell, at in shown]
     if joining.is_summed:
-        items = _parts_added(items, key)
+        items = parts_added(items, key)
         if total is not None:
             total = max(counts)
             is_estimate = is_estimate or min(counts) < total
@@ -249,7 +249,7 @@ def merged_pages(
     }
 
 
-def _parts_added(items: Iterable[Spec], key: str) -> list[Spec]:
+def parts_added(items: Iterable[Mapping[str, Any]], key: str) -> list[Spec]:
     """Items in order, those of one name as one."""
     by_name: dict[Any, Spec] = {}
     for item in items:

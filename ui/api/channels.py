@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
@@ -20,6 +20,7 @@ from broker.core.objects import Listed, Spec
 from broker.core.resources import resources
 from ui.api.cell_figures import joined_by_name
 from ui.api.cell_jobs import together
+from ui.api.cell_joins import labelled_series, parts_added
 from ui.api.context import ApiContext
 from ui.api.filters import FILTERS, ListFilter, state_of
 from ui.api.json_bodies import plain
@@ -42,6 +43,7 @@ from ui.api.resources import pattern_of
 from ui.api.status import Status
 
 if TYPE_CHECKING:
+    from broker.observe.metrics_history import MetricsHistory
     from ui.api.cells import Faces
 
 # Members in which kinds have the reason for an object's state, in order of preference.
@@ -50,6 +52,10 @@ _REASONS: Final = ("state_reason", "status_reason", "reason")
 MAX_OBJECT_BYTES: Final = 1024 * 1024
 # Share of the event loop's time that a long search may take; it pauses in between.
 SEARCH_SHARE: Final = 0.02
+# Objects of another cell of which this one has a part too, as a page of the API has at most.
+_MOST_PARTS: Final = 1000
+# Age of the oldest value of a metric in another cell that counts as its latest.
+_LATEST_MS: Final = 3000
 # Estimated overhead of a member in addition to its text.
 _MEMBER_BYTES: Final = 150
 
@@ -325,12 +331,18 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
         ),
     }
     if (history := context.history) is not None:
+
+        def latest_of(names: Sequence[str]) -> Callable[[], Mapping[str, Any]]:
+            if faces is None:
+                return lambda: history.latest(names)
+            return _latest_of_all(history, names, faces)
+
         channels["metrics"] = Channel(
             "Rates and gauges of the last second, by name of the metric.",
             MetricsParameters,
             LiveMetrics,
             0.5,
-            lambda wanted: State(lambda: history.latest(wanted.names)),
+            lambda wanted: State(latest_of(wanted.names)),
             "metric",
         )
     if (alarms := context.alarms) is not None:
@@ -361,6 +373,33 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
     return channels
 
 
+def _latest_of_all(
+    history: MetricsHistory, names: Sequence[str], faces: Faces
+) -> Callable[[], Mapping[str, Any]]:
+    """A function that gives the latest values of the series of all cells, each with its cell as a label."""
+
+    def target() -> str:
+        begin_ms = round(time() * 1000) - _LATEST_MS
+        query = urlencode({"from": begin_ms, "names": names}, doseq=True)
+        return f"/api/v1/metrics/history?{query}"
+
+    others = faces.latest(target)
+
+    def look() -> Mapping[str, Any]:
+        values = history.latest(names)
+        for series in values.values():
+            for value in series:
+                value["labels"] |= {"cell": str(faces.place.number)}
+        for cell, answer in sorted(others().items()):
+            for series in labelled_series(answer, cell)["series"]:
+                if points := [point for point in series["mean"] if point is not None]:
+                    value = {"labels": series["labels"], "value": points[-1]}
+                    values.setdefault(series["name"], []).append(value)
+        return values
+
+    return look
+
+
 def _alarm(alarm: Mapping[str, Any]) -> Spec:
     return {member: alarm[member] for member in LiveAlarm.model_fields}
 
@@ -386,11 +425,10 @@ class _Objects:
                 (str(shown[member]) for member in _REASONS if shown.get(member) is not None), None
             )
             states = {"state": state_of(shown), "reason": reason}
-            return name, {"position": position, **states, **saved(name), "object": shown}
+            version = {"etag": shown["etag"], "fixed_by": None} if "etag" in shown else saved(name)
+            return name, {"position": position, **states, **version, "object": shown}
 
-        return Rows(
-            wanted, lambda: Listed.of(service.list(), kind.key), row, self._joined(kind, wanted)
-        )
+        return Rows(wanted, self._listed(kind, service), row, self._joined(kind, wanted))
 
     def one(self, wanted: ObjectParameters) -> State:
         """An object."""
@@ -401,15 +439,46 @@ class _Objects:
         others = self._others_of(kind, lambda: f"/{quote(wanted.name, safe='')}")
 
         def look() -> Spec:
+            elsewhere = {} if others is None else others()
             try:
                 shown = service.get(wanted.name)
             except NotFound:
-                return {"object": None, "etag": None, "fixed_by": None}
-            if others is not None:
-                (shown,) = joined_by_name([dict(shown)], others(), kind.key)
+                parts = elsewhere.values() if kind.is_summed else ()
+                whole = next(iter(parts_added(parts, kind.key)), None)
+                return {"object": whole, "etag": None, "fixed_by": None}
+            if kind.is_summed:
+                (shown,) = parts_added([shown, *elsewhere.values()], kind.key)
+            elif elsewhere:
+                (shown,) = joined_by_name([dict(shown)], elsewhere, kind.key)
             return {"object": shown, **saved(wanted.name)}
 
         return State(look)
+
+    def _listed(self, kind: Kind, service: Any) -> Callable[[], Listed]:
+        """A function that gives all objects of a kind; of those of which each cell has a part, with the parts that
+        other cells had in their latest answers."""
+
+        def own() -> Listed:
+            return Listed.of(service.list(), kind.key)
+
+        if self._faces is None or not kind.is_summed:
+            return own
+        others = self._faces.latest(lambda: f"/api/v1/{kind.path}?limit={_MOST_PARTS}")
+
+        def all_parts() -> Listed:
+            here = own()
+            parts: dict[str, list[Mapping[str, Any]]] = {name: [] for name in here.names}
+            for answer in others().values():
+                for item in answer["items"]:
+                    parts.setdefault(item[kind.key], []).append(item)
+
+            def show(name: str) -> Mapping[str, Any]:
+                (whole,) = parts_added([*here.only([name]), *parts[name]], kind.key)
+                return whole
+
+            return Listed(sorted(parts), show)
+
+        return all_parts
 
     def _joined(self, kind: Kind, wanted: ListParameters) -> Shown:
         """A function that gives the objects of a window, as all cells have them."""
@@ -422,7 +491,7 @@ class _Objects:
                 asked["cursor"] = encode_cursor(wanted.position - 1, before)
             return f"?{urlencode(asked, doseq=True)}"
 
-        others = self._others_of(kind, rest)
+        others = None if kind.is_summed else self._others_of(kind, rest)
         if others is None:
             return _own
 
@@ -438,7 +507,8 @@ class _Objects:
     ) -> Callable[[], Mapping[int, Any]] | None:
         """A function that gives the latest answers of the other cells about objects of a kind, None for one that the
         first cell alone has; ``rest`` follows the path of the kind."""
-        if self._faces is None or not (kind.at == "home" or kind.reads_at == "running"):
+        is_joined = kind.at == "home" or kind.reads_at == "running" or kind.is_summed
+        if self._faces is None or not is_joined:
             return None
         return self._faces.latest(lambda: f"/api/v1/{kind.path}{rest()}")
 
