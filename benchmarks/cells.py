@@ -5,7 +5,8 @@ Brokers of one process and of two cells run at the same time and are loaded in t
 is the processor time of both. Cells *carry* so many times what one process or mosquitto does, with a processor for
 each: the processor time of that for a delivery (a message, where nobody subscribes), divided by that of the busiest
 cell. A cell gets as many messages a second as one process does, some 40 % of what it could take: cells that are less
-busy read less at once, and need more time for each message.
+busy read less at once, and need more time for each message. *Two brokers* are two of one process each, loaded at
+the same time: what they carry is what the machine allows, since its caches and processors are shared by all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from benchmarks.pipeline import OBJECTS, create, serving
 from tests.support import peers
 
 _ONE, _TWO, _MOSQUITTO = "one process", "two cells", "mosquitto"
+_APART: Final = "two brokers"
 _QOS_1_TO_0: Final = ("--qos", "1")
 _QOS_1: Final = ("--qos", "1", "--subqos", "1")
 _PAIRS: Final = ("--devices", "300", "--subs", "300")
@@ -34,30 +37,31 @@ _WITHIN: Final = ("--cells", "2", "--from-cell", "0", "--to-cell", "0")
 _ACROSS: Final = ("--cells", "2", "--from-cell", "0", "--to-cell", "1")
 _PIPELINE: Final = ("--topics", "bench")
 
-Turns = Mapping[str, list[dict[str, Any]]]
+Turns = list[dict[str, Any]]
+"""Results of the turns of one way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Two ways of loading, each a broker with arguments, and what is wanted of their ratio."""
+    """Two ways of loading, each a broker with arguments, and what is wanted of their ratio; a third is compared too."""
 
     name: str
     messages: int
-    ways: tuple[tuple[str, tuple[str, ...]], tuple[str, tuple[str, ...]]]
+    ways: Sequence[tuple[str, tuple[str, ...]]]
     wanted: float
-    compare: Callable[[Turns], float]
+    compare: Callable[[Sequence[Turns]], float]
     is_least: bool = False
 
 
-def _crossing(turns: Turns) -> float:
-    within, across = (_median(results, "cpu_us") for results in turns.values())
+def _crossing(ways: Sequence[Turns]) -> float:
+    within, across = (_median(turns, "cpu_us") for turns in ways)
     return across / within
 
 
-def _carrying(turns: Turns) -> float:
+def _carrying(ways: Sequence[Turns]) -> float:
     one, cells = (
-        statistics.median(max(turn["cpu_us_each"]) / _deliveries(turn) for turn in results)
-        for results in turns.values()
+        statistics.median(max(turn["cpu_us_each"]) / _deliveries(turn) for turn in turns)
+        for turns in ways
     )
     return float(one / cells)
 
@@ -84,7 +88,7 @@ def _carry(name: str, rate: int, wanted: float, devices: int, subs: int, *argume
         each = [text for name, number in numbers.items() for text in (name, str(cells * number))]
         return (*each, *arguments, "--cells", str(cells))
 
-    ways = ((_ONE, loaded(1)), (_TWO, loaded(2)))
+    ways = ((_ONE, loaded(1)), (_TWO, loaded(2)), (_APART, loaded(1)))
     return Case(f"carried, {name}", 4 * rate, ways, wanted * 2, _carrying, is_least=True)
 
 
@@ -120,35 +124,55 @@ def main() -> None:
     wanted = {broker for case in cases for broker, _ in case.ways}
     with ExitStack() as running, tempfile.TemporaryDirectory() as folder:
         brokers = {
-            name: running.enter_context(start(Path(folder), options.tree))
-            for name, start in _START.items()
+            name: [running.enter_context(start(Path(folder), options.tree)) for start in starts]
+            for name, starts in _START.items()
             if name in wanted
         }
         reached = [_compared(case, brokers, options.rounds) for case in cases]
     sys.exit(0 if all(reached) else 1)
 
 
-def _compared(case: Case, brokers: Mapping[str, Broker], rounds: int) -> bool:
-    turns: dict[str, list[dict[str, Any]]] = {" ".join((b, *a)): [] for b, a in case.ways}
+def _compared(case: Case, brokers: Mapping[str, Sequence[Broker]], rounds: int) -> bool:
+    ways: list[Turns] = [[] for _ in case.ways]
     for _ in range(rounds):
-        for (broker, arguments), results in zip(case.ways, turns.values(), strict=True):
-            results.append(load(brokers[broker], arguments, case.messages))
+        for (name, arguments), turns in zip(case.ways, ways, strict=True):
+            turns.append(_loaded(brokers[name], arguments, case.messages))
     print(case.name)
-    for (broker, _), results in zip(case.ways, turns.values(), strict=True):
-        each = " + ".join(f"{used:.1f}" for used in results[-1]["cpu_us_each"])
+    for (name, _), turns in zip(case.ways, ways, strict=True):
+        each = " + ".join(f"{used:.1f}" for used in turns[-1]["cpu_us_each"])
         lost = max(
-            1 - turn["delivered"] / turn["expected"] if turn["expected"] else 0 for turn in results
+            1 - turn["delivered"] / turn["expected"] if turn["expected"] else 0 for turn in turns
         )
         print(
-            f"    {broker:12} {_median(results, 'cpu_us'):7.1f} µs ({each})"
-            f" {_median(results, 'per_s'):>9,.0f} /s   lost {lost:.1%}"
+            f"    {name:12} {_median(turns, 'cpu_us'):7.1f} µs ({each})"
+            f" {_median(turns, 'per_s'):>9,.0f} /s   lost {lost:.1%}"
         )
-    ratio = case.compare(turns)
+    ratio = case.compare(ways[:2])
     is_reached = ratio >= case.wanted if case.is_least else ratio <= case.wanted
     bound = "at least" if case.is_least else "at most"
     verdict = "reached" if is_reached else "MISSED"
-    print(f"    {ratio:.2f}, {bound} {case.wanted:.2f}: {verdict}", flush=True)
+    apart = f"; two brokers {case.compare([ways[0], ways[2]]):.2f}" if ways[2:] else ""
+    print(f"    {ratio:.2f}, {bound} {case.wanted:.2f}: {verdict}{apart}", flush=True)
     return is_reached
+
+
+def _loaded(brokers: Sequence[Broker], arguments: tuple[str, ...], messages: int) -> dict[str, Any]:
+    """A turn of brokers at the same time, which share the messages, as if they were one."""
+    with ThreadPoolExecutor(len(brokers)) as threads:
+        share = messages // len(brokers)
+        turns = list(threads.map(lambda broker: load(broker, arguments, share), brokers))
+    done = [turn["acknowledged"] or turn["sent"] for turn in turns]
+    each = [
+        used * count / sum(done)
+        for turn, count in zip(turns, done, strict=True)
+        for used in turn["cpu_us_each"]
+    ]
+    added = ("sent", "acknowledged", "delivered", "expected", "per_s")
+    return {
+        **{name: sum(turn[name] for turn in turns) for name in added},
+        "cpu_us": sum(each),
+        "cpu_us_each": each,
+    }
 
 
 @contextmanager
@@ -191,7 +215,7 @@ def _mosquitto(folder: Path, _tree: Path) -> Iterator[Broker]:
         yield Broker(peer.port, (peer.process.pid,))
 
 
-_START: Final = {_ONE: _one, _TWO: _two, _MOSQUITTO: _mosquitto}
+_START: Final = {_ONE: [_one], _TWO: [_two], _APART: [_one, _one], _MOSQUITTO: [_mosquitto]}
 
 
 if __name__ == "__main__":

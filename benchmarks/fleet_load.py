@@ -29,7 +29,7 @@ _READ_BYTES: Final = 1 << 20
 _PACKET_IDS: Final = 60_000
 """From here on they begin with 1 again."""
 _SLICE: Final = 20
-"""Messages of QoS 0 that are sent between two looks at what was delivered."""
+"""Messages of QoS 0 for each cell that are sent between two looks at what was delivered."""
 _IDLE_S: Final = 1.5
 """So long without a message, and what is missing counts as lost."""
 _PATIENCE_S: Final = 30
@@ -219,16 +219,17 @@ class Fleet:
         """QoS 0: a message of each device in turn, as many on their way as there are devices."""
         sent = lost = 0
         messages, devices = self._options.messages, len(self._devices)
+        at_once = _SLICE * (self._options.cells if self._options.from_cell is None else 1)
         sends = [
             (link.send, packet) for link, packet in zip(self._devices, self._packets, strict=True)
         ]
         while sent < messages:
-            for send, packet in sends[sent % devices :][: min(_SLICE, messages - sent)]:
+            for send, packet in sends[sent % devices :][: min(at_once, messages - sent)]:
                 send(packet)
                 sent += 1
             self._keep_rate(sent)
             self._take(self._poll.poll(0))
-            while sent * self._copies - self.delivered - lost > devices - _SLICE:
+            while sent * self._copies - self.delivered - lost > devices - at_once:
                 lost += self._take_some(sent * self._copies - self.delivered - lost)
         self._wait_for(messages * self._copies - lost)
 
