@@ -1,5 +1,7 @@
 """Captures: messages of a topic filter or a client through every stage, with values before and after, in files.
 
+A capture of a client has the messages that it publishes, and those that it is sent, as it gets them.
+
 A capture ends after a number of messages, a time, or a size. It continues over reconnects of its client, and takes a
 limited number of messages per second; others are skipped. Nothing is stored in the message's own way: lines
 are gathered on the loop and written by a thread.
@@ -20,6 +22,8 @@ from typing import Any, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from broker.admin.client_events import event_rows
+from broker.admin.sent_messages import SentMessages
+from broker.codec.packets import Publish
 from broker.connection.timelines import ClientEvent, Timelines
 from broker.core import json_values, jsontext
 from broker.core.bucket import TokenBucket
@@ -34,6 +38,7 @@ from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.pipeline.recording import RecordedStep, Recorders, Recording
+from broker.session.registry import SessionRegistry
 
 _log = get_logger(__name__)
 
@@ -95,9 +100,10 @@ class CapturedStep(TypedDict):
 
 class CaptureRecord(TypedDict):
     """A message of a capture: its publisher, the message at its arrival, the outcome (`passed` or `refused`), and every
-    stage that it met. `is_cut` is true if a payload is not shown whole. In a capture of a client also what happened to
-    it, as in its time line: `outcome` is the event, such as `connected`, `text` says it in words, and there is no
-    message. Messages are numbered, events have the number of the message before."""
+    stage that it met. `is_cut` is true if a payload is not shown whole. In a capture of a client also what it was sent:
+    `outcome` is `sent`, `clientid` is the client itself, and `text` says how. And what happened to it, as in its time
+    line: `outcome` is the event, such as `connected`, `text` says it in words, and there is no message. Messages are
+    numbered, events have the number of the message before."""
 
     number: int
     at: str
@@ -181,8 +187,10 @@ class Capture:
 
     def chooses(self, message: Message, *, is_drawn: bool) -> bool:
         """See ``Recorder``."""
-        if self.ended or not self.may_choose(message.client):
-            return False
+        return not self.ended and self.may_choose(message.client) and self._takes_one_more()
+
+    def _takes_one_more(self) -> bool:
+        """True if a message is within the bounds; one beyond the rate is counted."""
         bounds = self.bounds
         if bounds.max_records and self.records >= bounds.max_records:
             return False
@@ -200,12 +208,52 @@ class Capture:
         bounds = self.bounds
         if self.ended or (bounds.max_records and self.records >= bounds.max_records):
             return
-        line = self._line(_record(self.records + 1, recording))
+        self._add(recording.start_ns, _record(self.records + 1, recording))
+
+    def sent(self, packet: Publish) -> None:
+        """The client that is captured is sent a message."""
+        if self.ended or not self._takes_one_more():
+            return
+        now_ns = self.clock.now_ns()
+        message = Message(
+            packet.topic,
+            packet.payload,
+            packet.qos,
+            packet.retain,
+            Client(self.bounds.client_id),
+            now_ns,
+            packet.properties or None,
+        )
+        again = " again" if packet.dup else ""
+        how = f"QoS {packet.qos}" + (f", packet {packet.packet_id}" if packet.qos else "")
+        record = self._of_client(self.records + 1, rfc3339(now_ns), "sent", f"Sent{again}: {how}")
+        record["message"] = _wire(message)
+        record["is_cut"] = len(packet.payload) > MAX_PAYLOAD_BYTES
+        self._add(now_ns, record)
+
+    def _add(self, at_ns: int, record: CaptureRecord) -> None:
+        line = self._line(record)
         if line:
-            self.pending.append((recording.start_ns, line))
+            self.pending.append((at_ns, line))
             self.records += 1
-            if self.records == bounds.max_records:
+            if self.records == self.bounds.max_records:
                 self.ended = "messages"
+
+    def _of_client(self, number: int, at: str, outcome: str, text: str) -> CaptureRecord:
+        """A record about the client that is captured."""
+        return {
+            "number": number,
+            "at": at,
+            "clientid": self.bounds.client_id,
+            "username": None,
+            "address": None,
+            "message": None,
+            "outcome": outcome,
+            "text": text,
+            "error": "",
+            "is_cut": False,
+            "steps": [],
+        }
 
     def note(self, event: ClientEvent) -> None:
         """Something happened to the client that is captured."""
@@ -216,22 +264,8 @@ class Capture:
             self.skipped += 1
             return
         [row] = event_rows([event])
-        line = self._line(
-            {
-                "number": self.records,
-                "at": row["at"],
-                "clientid": self.bounds.client_id,
-                "username": None,
-                "address": None,
-                "message": None,
-                "outcome": row["event"],
-                "text": row["text"],
-                "error": "",
-                "is_cut": False,
-                "steps": [],
-            }
-        )
-        if line:
+        record = self._of_client(self.records, row["at"], row["event"], row["text"])
+        if line := self._line(record):
             self.events.append((event.last_ns, line))
 
     def _line(self, record: CaptureRecord) -> bytes:
@@ -284,10 +318,18 @@ class Captures:
     """The captures of a node. Used on the event loop."""
 
     def __init__(
-        self, folder: Path, recorders: Recorders, timelines: Timelines, clock: Clock
+        self,
+        folder: Path,
+        recorders: Recorders,
+        timelines: Timelines,
+        sessions: SessionRegistry,
+        clock: Clock,
     ) -> None:
         timelines.on_event.connect(self._note)
+        self._sessions = sessions
         self._of_clients: dict[str, list[Capture]] = {}
+        self._reading: dict[str, SentMessages] = {}
+        """Readers of the present connections of clients that are captured."""
         self._folder = folder
         self._recorders = recorders
         self._clock = clock
@@ -381,6 +423,7 @@ class Captures:
         self._recorders.add(capture)
         if client_id:
             self._of_clients.setdefault(client_id, []).append(capture)
+            self._read_sent(client_id)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all(), name="captures")
         return capture.view()
@@ -472,14 +515,40 @@ class Captures:
                 self._remove(capture)
 
     def _note(self, client_id: str, event: ClientEvent) -> None:
-        for capture in self._of_clients.get(client_id, ()):
+        captures = self._of_clients.get(client_id, ())
+        for capture in captures:
             capture.note(event)
+        if captures and event.kind == "connected":
+            self._read_sent(client_id)
+
+    def _read_sent(self, client_id: str) -> None:
+        """Read what a client is sent over its present connection, for the captures that there are of it then."""
+        if (reading := self._reading.pop(client_id, None)) is not None:
+            reading.end()
+        captures = self._of_clients.get(client_id)
+        session = self._sessions.get(client_id)
+        if captures is None or session is None or session.box is None:
+            return
+
+        def wants(topic: str) -> bool:
+            return any(capture.reads(topic) for capture in captures)
+
+        def take(packet: Publish) -> None:
+            for capture in captures:
+                if capture.reads(packet.topic):
+                    capture.sent(packet)
+
+        self._reading[client_id] = SentMessages(session.box, wants, take, is_v5=session.is_v5)
 
     def _remove(self, capture: Capture) -> None:
         self._recorders.remove(capture)
-        others = self._of_clients.pop(capture.bounds.client_id, [])
-        if left := [other for other in others if other is not capture]:
-            self._of_clients[capture.bounds.client_id] = left
+        client_id = capture.bounds.client_id
+        captures = self._of_clients.get(client_id, [])
+        if capture in captures:
+            captures.remove(capture)
+            if not captures:
+                del self._of_clients[client_id]
+                self._read_sent(client_id)
 
     def _write(self, capture: Capture, data: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

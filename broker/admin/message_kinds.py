@@ -149,7 +149,7 @@ RESOURCES = (
                 id="listCaptureRecords",
                 topics="named",
                 text="List the records of a capture. Returns its messages, oldest first, each with its stages, "
-                "and what happened to the client of the capture.",
+                "what the client of the capture was sent, and what happened to it.",
                 at="list",
                 call="page",
                 path="/{name}/records",

@@ -260,6 +260,7 @@ class Node:
             self.own_dir / "captures",
             self.server.hub.plans.recorders,
             self.server.hub.context.timelines,
+            self.server.hub.sessions,
             self.clock,
         )
         self.saturation = SaturationLog(

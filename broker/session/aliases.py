@@ -118,6 +118,10 @@ class TopicAliases:
             self._topics[number - 1], self._used_at[number - 1] = topic, self._packets
         self._numbers[topic] = number
 
+    def topics(self) -> dict[int, bytes]:
+        """All topics that have a number, by it."""
+        return dict(enumerate(self._topics, 1))
+
     def _unused_since(self, packet: int) -> int:
         for _ in range(min(_LOOKS, self._maximum)):
             slot = self._hand
@@ -148,6 +152,10 @@ class AliasingOutbox(Outbox):
     def add(self, chunk: bytes) -> None:
         """Write this packet in the present turn."""
         super().add(self._with_alias(chunk) if chunk[0] & 0xF0 == _PUBLISH else chunk)
+
+    def topics_by_alias(self) -> dict[int, bytes]:
+        """The topics that the client knows by a number."""
+        return self._aliases.topics()
 
     def _with_alias(self, packet: bytes) -> bytes:
         topic = publish_topic(packet)

@@ -127,6 +127,24 @@ class Outbox:
         chunks.clear()
         return size + self._send(data) if data else size
 
+    def tap(self, hear: Callable[[bytes], object]) -> Callable[[], None]:
+        """Let a function see all bytes that are written from now on; returns what ends that. One at a time."""
+        write = self._write
+
+        def both(data: bytes) -> None:
+            write(data)
+            hear(data)
+
+        def end() -> None:
+            self._write = write
+
+        self._write = both
+        return end
+
+    def topics_by_alias(self) -> dict[int, bytes]:
+        """The topics that the client knows by a number."""
+        return {}
+
     def _send(self, data: bytes) -> int:
         size = len(data)
         self.bytes_out += size

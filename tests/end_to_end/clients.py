@@ -135,6 +135,7 @@ class Client:
         version: Any = paho.MQTTv5,
         is_clean: bool = True,
         expiry_s: int = 0,
+        topic_aliases: int = 0,
         will: tuple[str, str] | None = None,
         user_properties: Sequence[tuple[str, str]] = (),
     ) -> None:
@@ -169,6 +170,8 @@ class Client:
         if version == paho.MQTTv5:
             properties = Properties(PacketTypes.CONNECT)
             properties.SessionExpiryInterval = expiry_s
+            if topic_aliases:
+                properties.TopicAliasMaximum = topic_aliases
             if user_properties:
                 properties.UserProperty = list(user_properties)
             self.paho.connect(*node.mqtt, 30, clean_start=is_clean, properties=properties)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paho.mqtt.client import MQTTv5, MQTTv311
 
 from tests.end_to_end.clients import Client
 from tests.end_to_end.test_telemetry import set_up_stages
@@ -92,6 +93,74 @@ def test_a_capture_of_a_client_goes_on_over_reconnects_and_takes_no_other(node: 
     with Client(node, "wanderer") as wanderer:
         wanderer.publish("plain", "late")
     assert len(records(node, "client", 12)) == 12
+
+
+@pytest.mark.parametrize("version", [MQTTv311, MQTTv5])
+def test_a_capture_of_a_client_has_what_it_is_sent(node: Node, version: int) -> None:
+    name = f"receiver-{version:d}"
+    start(node, name, clientid=name, seconds=3600)
+
+    def connected() -> Client:
+        return Client(
+            node,
+            name,
+            version=version,
+            is_clean=False,
+            expiry_s=600,
+            topic_aliases=version == MQTTv5,
+        )
+
+    with Client(node, "sender") as sender:
+        with connected() as receiver:
+            for topic_filter in ("to/#", f"$share/{name}/shared"):
+                receiver.subscribe(topic_filter, 1)
+            for qos in (0, 1):
+                sender.publish("to/1", f"qos {qos}", qos)
+            sender.publish("shared", "of a group", 1)
+            for _ in range(3):
+                receiver.take()
+        sender.publish("to/1", "while it was away", 1)
+        with connected() as receiver:
+            receiver.take()
+        sender.publish("to/1", "never sent", 0)
+    sent = [record for record in records(node, name, 4) if record["outcome"] == "sent"]
+    assert [(r["message"]["topic"], r["message"]["payload"]["data"]) for r in sent] == [
+        ("to/1", "qos 0"),
+        ("to/1", "qos 1"),
+        ("shared", "of a group"),
+        ("to/1", "while it was away"),
+    ]
+    assert [record["message"]["qos"] for record in sent] == [0, 1, 1, 1]
+    assert [record["number"] for record in sent] == [1, 2, 3, 4]
+    assert {record["clientid"] for record in sent} == {name}
+    assert sent[0]["text"] == "Sent: QoS 0"
+    assert sent[1]["text"].startswith("Sent: QoS 1, packet ")
+    node.call("POST", f"/captures/{name}:stop")
+    with Client(node, name, version=version) as receiver, Client(node, "sender") as sender:
+        receiver.subscribe("to/#", 0)
+        sender.publish("to/1", "after its end", 0)
+        receiver.take()
+    assert node.call("GET", f"/captures/{name}")["records"] == 4
+
+
+def test_a_capture_of_a_client_that_is_connected_has_the_topics_of_its_aliases(node: Node) -> None:
+    with (
+        Client(node, "aliased", topic_aliases=5) as receiver,
+        Client(node, "sender") as sender,
+    ):
+        receiver.subscribe("to/#", 0)
+        sender.publish("to/known", "before", 0)
+        receiver.take()
+        start(node, "aliases", clientid="aliased", filter="to/known", max_records=2)
+        for number in range(2):
+            sender.publish("to/other", "not of the filter", 0)
+            sender.publish("to/known", str(number), 0)
+            for _ in range(2):
+                receiver.take()
+        found = records(node, "aliases", 2)
+    shown = [(r["outcome"], r["message"]["topic"], r["message"]["payload"]["data"]) for r in found]
+    assert shown == [("sent", "to/known", "0"), ("sent", "to/known", "1")]
+    assert node.call("GET", "/captures/aliases")["ended"] == "messages"
 
 
 def test_commands_start_list_download_and_delete(node: Node) -> None:

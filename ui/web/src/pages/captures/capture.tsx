@@ -88,12 +88,12 @@ function Records({ place, isRunning }: { place: string; isRunning: boolean }) {
               show: (record) => (
                 <>
                   {record.message ? (
-                    <State state={record.outcome === "passed" ? "ok" : "failed"}>{record.outcome}</State>
+                    <State state={record.outcome === "refused" ? "failed" : "ok"}>{record.outcome}</State>
                   ) : (
                     wordsOf(record.outcome).toLowerCase()
                   )}
-                  <Why>{record.error}</Why>
-                  {record.message && <Stages of={record} />}
+                  <Why>{record.error || (record.message && record.text)}</Why>
+                  {record.steps.length > 0 && <Stages of={record} />}
                 </>
               ),
             },
@@ -102,7 +102,8 @@ function Records({ place, isRunning }: { place: string; isRunning: boolean }) {
               head: <span className="hidden">Do</span>,
               kind: "num verbs",
               show: ({ message, clientid, username, is_cut: isCut, outcome, error: why }) =>
-                message && (
+                message &&
+                outcome !== "sent" && (
                   <ExplainButton
                     topic={message.topic}
                     of={isCut ? CUT : shownOriginal({ ...message, clientid, username } as never)}
