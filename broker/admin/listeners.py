@@ -5,13 +5,16 @@ What is changed here is kept in the API's file. Files and the command line are s
 
 from __future__ import annotations
 
+import builtins
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from broker.auth.chain import ALIASES, native
 from broker.config.assignments import KeyPath
 from broker.config.model import Settings
 from broker.config.root import Config
@@ -59,6 +62,15 @@ class ListenerView(ListenerRow):
 
     settings: dict[str, Any]
     fixed: dict[str, str]
+
+
+class ListenerAuthenticator(BaseModel):
+    """An authenticator of a listener's own chain, with the settings of its mechanism as for `/authentication`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(description="Its mechanism.")
+    mechanism: str
 
 
 class Reload(Protocol):
@@ -192,6 +204,73 @@ class ListenerService:
 
         await self._reload.change("listeners", removed, drain=drain, check=check)
 
+    # -- authenticators of one --
+
+    def authenticators(self, name: str) -> Sequence[Spec]:
+        """Authenticators of a listener in their order, secrets masked; none where its clients have those of the section
+        ``authentication``. Raises ``NotFound``."""
+        chain = self._find(self._reload.config, name).settings.authentication or []
+        shown = [item.model_dump(mode="json", exclude_none=True) for item in chain]
+        return [{"name": item["mechanism"], **item} for item in shown]
+
+    def authenticator(self, name: str, mechanism: str) -> Spec:
+        """One of them; raises ``NotFound``."""
+        return self.authenticators(name)[self._place(name, mechanism)]
+
+    async def add_authenticator(self, name: str, spec: Spec) -> Spec:
+        """Add one at the end.
+
+        Raises:
+            AlreadyExists: there is one of its mechanism.
+            NotFound, Invalid, ReadOnly: nothing was changed.
+        """
+        added = _authenticator(spec)
+        mechanism = str(added.get("mechanism"))
+        if any(item["name"] == mechanism for item in self.authenticators(name)):
+            raise AlreadyExists("authenticator", mechanism)
+        return await self._put_chain(name, [*self._chain(name), added], mechanism)
+
+    async def replace_authenticator(self, name: str, mechanism: str, spec: Spec) -> Spec:
+        """Put another in its place; raises as ``add_authenticator``."""
+        place = self._place(name, mechanism)
+        mechanism = self.authenticators(name)[place]["name"]
+        chain = self._chain(name)
+        chain[place] = _authenticator({"mechanism": mechanism, **spec})
+        if chain[place]["mechanism"] != mechanism:
+            problem = Problem(f"it is {mechanism!r}", "/mechanism")
+            raise Invalid("the authenticator keeps its mechanism", [problem])
+        return await self._put_chain(name, chain, mechanism)
+
+    async def delete_authenticator(self, name: str, mechanism: str) -> None:
+        """Take one away. Without any the listener's clients have those of the section; raises as
+        ``add_authenticator``."""
+        place = self._place(name, mechanism)
+        chain = self._chain(name)
+        del chain[place]
+        await self._put(name, self.patched(name, {"authentication": chain or None}), drain=False)
+
+    def _place(self, name: str, mechanism: str) -> int:
+        names = [item["name"] for item in self.authenticators(name)]
+        try:
+            return names.index(ALIASES.get(mechanism, mechanism))
+        except ValueError:
+            raise NotFound(f"authenticator of listener {name!r}", mechanism) from None
+
+    def _chain(self, name: str) -> builtins.list[Spec]:
+        """The authenticators as they were written through the API; raises ``ReadOnly`` where others wrote them."""
+        chain = self._held(name).get("authentication")
+        if chain is None and self.authenticators(name):
+            kind, key = _parts(name)
+            origin = self._reload.config.origin(f"listeners.{kind}.{key}.authentication")
+            raise ReadOnly(
+                f"authentication of listener {name!r} is fixed by {origin}; change it there"
+            )
+        return deepcopy(chain or [])
+
+    async def _put_chain(self, name: str, chain: builtins.list[Spec], mechanism: str) -> Spec:
+        await self._put(name, self.patched(name, {"authentication": chain}), drain=False)
+        return self.authenticator(name, mechanism)
+
     async def start(self, id: str) -> ListenerView:
         """Open one that was stopped; raises ``NotFound`` and ``Unavailable``."""
         self._check_enabled(id)
@@ -268,6 +347,11 @@ class ListenerService:
         if listener is None:
             raise NotFound(self.kind, id, "'sluice listeners ls' shows all")
         return listener
+
+
+def _authenticator(spec: Spec) -> Spec:
+    """The settings of an authenticator as sent, without the name that is shown with them."""
+    return {key: value for key, value in native(spec).items() if key != "name"}
 
 
 def _keys(settings: Settings) -> Iterator[KeyPath]:

@@ -167,6 +167,22 @@ KINDS = (
 )
 
 
+_LISTENER = Parameter(
+    name="name",
+    text="The listener, as `tcp:default`.",
+    is_required=True,
+    is_argument=True,
+    longest=300,
+)
+_MECHANISM = Parameter(
+    name="mechanism",
+    text="The mechanism, as `jwt`, or with its backend, as `password_based:http`.",
+    is_required=True,
+    is_argument=True,
+    longest=64,
+)
+_CHAINED = "broker.admin.listeners:ListenerAuthenticator"
+
 _AUDIT_FILTERS = (
     Parameter(
         name="actor",
@@ -244,6 +260,91 @@ _ALARM_SEARCH = Parameter(
     name="search", text="Words that must all be in its name, message, details or note.", longest=256
 )
 RESOURCES = (
+    Resource(
+        name="authenticator of a listener",
+        topics="none",
+        path="/listeners/{name}/authentication",
+        tag="Listeners",
+        service="services.listeners",
+        commands="listeners authenticators",
+        about="Authenticators of one listener, in place of those of the section `authentication`.",
+        named_by="name",
+        verbs=(
+            Verb(
+                id="listListenerAuthenticators",
+                text="List the authenticators of a listener. In their order; none where its clients have those of "
+                "`/authentication`.",
+                call="authenticators",
+                takes=(_LISTENER,),
+                row=_CHAINED,
+                model="ListenerAuthenticatorList",
+                page_text="Authenticators of a listener, in their order.",
+                problems=(404,),
+                command=Command(
+                    name="ls", columns=("mechanism", "enable"), known="sluice listeners ls"
+                ),
+            ),
+            Verb(
+                id="createListenerAuthenticator",
+                text="Add an authenticator to a listener. At the end of its own chain. With the first one, its clients "
+                "no longer have those of `/authentication`.",
+                at="config",
+                call="add_authenticator",
+                changes="listener",
+                method="POST",
+                takes=(_LISTENER,),
+                body="authenticator",
+                body_key="spec",
+                answer=_CHAINED,
+                problems=(404, 409, 422),
+                does="change",
+            ),
+            Verb(
+                id="getListenerAuthenticator",
+                text="Show an authenticator of a listener. Secrets are stars.",
+                call="authenticator",
+                path="/{mechanism}",
+                takes=(_LISTENER, _MECHANISM),
+                answer=_CHAINED,
+                problems=(404,),
+                command=Command(name="show", known="sluice listeners ls"),
+            ),
+            Verb(
+                id="replaceListenerAuthenticator",
+                text="Replace an authenticator of a listener. It keeps place and mechanism; stars keep a secret.",
+                at="config",
+                call="replace_authenticator",
+                changes="listener",
+                path="/{mechanism}",
+                method="PUT",
+                takes=(_LISTENER, _MECHANISM),
+                body="authenticator",
+                body_key="spec",
+                answer=_CHAINED,
+                problems=(404, 409, 422),
+                does="change",
+            ),
+            Verb(
+                id="deleteListenerAuthenticator",
+                text="Delete an authenticator of a listener. Without any left, its clients have those of "
+                "`/authentication`.",
+                at="config",
+                call="delete_authenticator",
+                changes="listener",
+                path="/{mechanism}",
+                method="DELETE",
+                takes=(_LISTENER, _MECHANISM),
+                problems=(404, 409, 422),
+                does="change",
+                command=Command(
+                    name="rm",
+                    question="Delete authenticator {mechanism} of listener {name}?",
+                    done="authenticator {mechanism} of listener {name} is deleted",
+                    known="sluice listeners ls",
+                ),
+            ),
+        ),
+    ),
     Resource(
         name="saturation log entry",
         topics="none",

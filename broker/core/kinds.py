@@ -337,3 +337,8 @@ def reference_of(kind: Kind, name: str, spec: Mapping[str, Any] | None) -> Refer
 def kind_at(path: str) -> Kind:
     """The kind at a path of the API."""
     return next(kind for kind in kinds() if kind.path == path)
+
+
+def kind_named(name: str) -> Kind:
+    """The kind of that name."""
+    return next(kind for kind in kinds() if kind.name == name)

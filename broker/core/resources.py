@@ -138,8 +138,9 @@ class Verb:
 
     ``text`` is the summary, then more. ``call`` is the method of the service, which gets the parameters and the members
     of the body as keywords. ``path`` follows that of the resource. A ``body`` is members, which make a model that
-    ``body_text`` describes, or a model as ``module:Class``, which the service gets as ``body_key``: as a mapping where
-    it is one of the API. ``answer`` is the type of the answer as ``module:Class``. A list has the type of its ``row``
+    ``body_text`` describes, or a model as ``module:Class``, or the name of a kind whose objects it has. The service
+    gets these as ``body_key``: as a mapping where the model is one of the API, as they were sent where they are objects
+    of a kind. ``answer`` is the type of the answer as ``module:Class``. A list has the type of its ``row``
     instead; with ``after``, the types of the values that a cursor is made of, the service gives pages, and with
     ``key``, the member that names an item, whole lists that are cut into pages. ``model`` is the name of the type of
     the body or the list, where it is another than that of the operation or the resource.
@@ -165,6 +166,8 @@ class Verb:
     ``columns`` are those of a list's page where there is no command. ``offered`` says for which items pages offer a
     verb: ``connected`` where that member of the item is true, ``!ended`` where it is not, ``state=running|paused``
     where it is one of these; a member that an item lacks rules nothing out.
+
+    ``changes`` is the kind of which it changes an object, for the audit log; its name is the first parameter.
 
     A verb of the tag ``Try`` has a deadline, and runs on a thread. Its method gets a body as it was sent, with the
     parameters in it, as its only argument; one called ``prepare_…`` runs on the event loop and returns the work.
@@ -207,6 +210,7 @@ class Verb:
     done: str = "deleted"
     columns: Mapping[str, str] | Sequence[str] = ()
     offered: str = ""
+    changes: str = ""
     command: Command | None = None
 
     def __post_init__(self) -> None:

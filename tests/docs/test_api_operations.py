@@ -26,7 +26,8 @@ STEPS: Final = tuple(
     re.compile(step)
     for step in (
         r"post .*/(schemas|streams|connectors|schemas:bundle)$",
-        r"post [^:]*/(?!session$)[^:/]*(\{id\})?$", r"put ", r"patch ",
+        r"post [^:{]*/(?!session$)[^:/]*$", r"post [^:]*/(?!session$)[^:/]*(\{id\})?$",
+        r"put ", r"patch ",
         r"post (?!.*/jobs/).*:(disable|stop|pause)$", r"post (?!.*/jobs/).*:(enable|start|resume)$",
         r"post .*:import$", r"post (?!.*:(kick|drain))", r"get ",
         r"post ", r"delete .*/(?!(schemas|streams|connectors|versions)/)[^/]+/\{", r"delete .*/versions/", r"delete ",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from broker.codec.encode import encode_packet
+from broker.codec.packets import Connect
 from broker.core import jsontext
 from tests.support.node import TOKEN, Node, eventually, running
 from tests.support.processes import free_port
@@ -146,3 +149,64 @@ def test_a_listener_gets_authenticators_of_its_own(node: Node) -> None:
         "PATCH", "/listeners/tcp:plant", {"authentication": [{"mechanism": "nobody"}]}, expect=422
     )
     node.call("DELETE", "/listeners/tcp:plant")
+
+
+def test_authenticators_of_a_listener_are_added_shown_replaced_and_deleted(node: Node) -> None:
+    node.call("POST", "/listeners/tcp:plant", {"bind": "127.0.0.1:0"})
+    own = "/listeners/tcp:plant/authentication"
+    assert node.call("GET", own)["items"] == []
+    assert mqtt_result(node, "nobody", None) == 0
+    node.call("POST", "/users", {"name": "ann", "password": "right"})
+    node.call("POST", own, {"mechanism": "builtin"})
+    postgresql = {"mechanism": "password_based", "backend": "postgresql", "query": "SELECT 1"}
+    node.call("POST", own, {**postgresql, **database(database="fleet", username="sluice")})
+    assert names(node, own) == ["builtin", "postgresql"]
+    assert [mqtt_result(node, *login) for login in (("ann", "wrong"), ("ann", "right"))] == [4, 0]
+    node.call("POST", own, {"mechanism": "builtin"}, expect=409)
+    wrong = node.call("POST", own, {"mechanism": "nobody"}, expect=422)
+    assert "authentication" in str(wrong)
+    shown = node.call("GET", f"{own}/password_based:postgresql")
+    assert shown["database"] == "fleet"
+    assert PLANTED.encode() not in jsontext.encode([shown, node.call("GET", own)])
+    body = {name: value for name, value in shown.items() if name != "name"}
+    assert (
+        node.call("PUT", f"{own}/postgresql", {**body, "database": "other"})["database"] == "other"
+    )
+    moved = node.call("PUT", f"{own}/postgresql", {**body, "server": "elsewhere:5432"}, expect=422)
+    assert "send the secret again" in str(moved)
+    node.call("PUT", f"{own}/postgresql", {"mechanism": "builtin"}, expect=422)
+    node.call("PUT", f"{own}/redis", {"mechanism": "redis", **database()}, expect=404)
+    node.call("DELETE", f"{own}/redis", expect=404)
+    assert "builtin" in sluice(node, "listeners", "authenticators", "ls", "tcp:plant")
+    node.stop()
+    node.start()
+    assert names(node, own) == ["builtin", "postgresql"]
+    saved = (node.data_dir / "api.hocon").read_text()
+    assert PLANTED in saved  # stars in the answer that was sent back have kept it
+    assert "other" in saved
+    sluice(node, "listeners", "authenticators", "rm", "tcp:plant", "postgresql", "--yes")
+    node.call("DELETE", f"{own}/builtin")
+    assert node.call("GET", own)["items"] == []
+    assert node.call("GET", "/listeners/tcp:plant")["settings"]["authentication"] is None
+    entries = node.call("GET", "/audit-log?kind=listener")["items"]
+    assert {entry["operation"] for entry in entries} >= {
+        "createListenerAuthenticator",
+        "replaceListenerAuthenticator",
+        "deleteListenerAuthenticator",
+    }
+    node.call("GET", "/listeners/tcp:none/authentication", expect=404)
+    node.call("DELETE", "/listeners/tcp:plant")
+    node.call("DELETE", "/users/ann")
+
+
+def mqtt_result(node: Node, username: str, password: str | None) -> int:
+    """Return code of a CONNECT of MQTT 3.1.1 at the listener of its own authenticators."""
+    host, _, port = node.call("GET", "/listeners/tcp:plant")["address"].rpartition(":")
+    packet = encode_packet(
+        Connect(
+            "asks", 4, username=username, password=None if password is None else password.encode()
+        )
+    )
+    with socket.create_connection((host, int(port)), 60) as link:
+        link.sendall(packet)
+        return link.recv(4)[3]

@@ -98,6 +98,11 @@ def _operations(context: ApiContext) -> APIRouter:
     if context.imports is not None:
         add_imports(router, context.imports)
     offered = [kind for kind in kinds() if kind.path in context.services]
+    # objects with any name would take what is below them for a name
+    below = tuple(f"/{kind.path}/{{name}}/" for kind in offered if kind.has_any_name)
+    for resource in resources():
+        if resource.path.startswith(below):
+            ResourceRoutes(router, resource, context, calls).add()
     routes = {kind.name: _add_kind(router, kind, context, calls) for kind in offered}
     modes = context.service("services.schemas.modes")
     if modes is not None:
@@ -105,7 +110,8 @@ def _operations(context: ApiContext) -> APIRouter:
     if context.audit_log is not None:
         context.audit_trail = AuditTrail(context.audit_log, routes)
     for resource in resources():
-        ResourceRoutes(router, resource, context, calls).add()
+        if not resource.path.startswith(below):
+            ResourceRoutes(router, resource, context, calls).add()
     return router
 
 

@@ -117,6 +117,14 @@ BODIES: Final[Mapping[str, Any]] = {
     "patchAction": {"description": "Alarms of warm meters"},
     "patchSource": {"description": "Orders for meters"},
     "reorderAuthenticators": {"order": ["jwt"]},
+    "createListenerAuthenticator": {
+        "mechanism": "jwt",
+        "secret": "a secret of 32 bytes, or even more",
+    },
+    "replaceListenerAuthenticator": {
+        "mechanism": "jwt",
+        "secret": "a secret of 32 bytes, or even more",
+    },
     "setAuthorizationSettings": {"no_match": "deny", "trusted_client_attributes": ["clientid"]},
     "reorderRuleSources": {"order": ["file", "built_in"]},
     "importUsers": {
@@ -204,6 +212,7 @@ BODIES: Final[Mapping[str, Any]] = {
 PARAMETERS: Final[Mapping[str, Any]] = {
     "clientid": "meter-7",
     "kind": "rule",
+    "mechanism": "jwt",
     "name": "refused",
     "id": "1",
     "topic": "meters/1/telemetry",

@@ -17,10 +17,10 @@ from broker.config.root import PlannedReload
 from broker.core import jsontext
 from broker.core.contributor import Change
 from broker.core.errors import Invalid, Problem, SluiceError
-from broker.core.kinds import kinds, load, plural, reference_of
+from broker.core.kinds import Kind, kind_named, kinds, load, plural, reference_of
 from broker.core.objects import Reference, Spec
 from broker.core.resources import Parameter, Resource, Verb
-from ui.api.audit import note_subject
+from ui.api.audit import note_change, note_subject
 from ui.api.cell_joins import SHOWS_PLACES, Joining, without_places
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
@@ -146,9 +146,11 @@ def _body_model(name: str, text: str, members: Sequence[Parameter]) -> type[Base
     return create_model(name, __base__=Body, __doc__=text, **fields)
 
 
-def _body_of(verb: Verb) -> type[BaseModel] | None:
-    """The model of a body, by its name or from its members."""
+def _body_of(verb: Verb) -> type[BaseModel] | Kind | None:
+    """The model of a body, by its name or from its members, or the kind whose objects it has."""
     if isinstance(verb.body, str):
+        if ":" not in verb.body:
+            return kind_named(verb.body)
         model: type[BaseModel] = load(verb.body)
         return model
     name = verb.model or f"{verb.id[0].upper()}{verb.id[1:]}"
@@ -207,7 +209,7 @@ class ResourceRoutes:
             [("request", Request, Argument.empty)] if verb.job else []
         )
         if body is not None:
-            further.append(("body", Spec if self._is_trial else body, Argument.empty))
+            further.append(("body", Spec if self._is_trial or isinstance(body, Kind) else body, Argument.empty))
         further += [("limit", Limit, 100), ("cursor", Cursor, None)] if verb.is_paged else []
         further += [("dry_run", DryRun, False)] if _may_be_dry(verb) else []
         arguments += [
@@ -291,6 +293,8 @@ class ResourceRoutes:
             return page_of(await settled(call(**values)), limit, cursor, verb.key)
         if verb.after:
             values["cursor"] = None if cursor is None else decode_cursor(cursor, verb.after)
+        if verb.changes:
+            return await self._recorded(verb, call, values)
         answer = await settled(call(**values))
         if verb.after:
             following = answer["next"]
@@ -302,6 +306,17 @@ class ResourceRoutes:
                 "next": following and encode_cursor(*following),
             }
         return whole_list(answer) if verb.row else answer
+
+    async def _recorded(
+        self, verb: Verb, call: Callable[..., Any], values: Mapping[str, Any]
+    ) -> Any:
+        """The answer of a verb that changes an object of a kind, with the change in the audit log."""
+        kind = kind_named(verb.changes)
+        name = values[verb.takes[0].key]
+        before = dict(self._service.saved(name))
+        changed = await settled(call(**values))
+        note_change(kind, name, before, dict(self._service.saved(name)))
+        return changed
 
     async def _on_thread(self, call: Callable[..., Any], values: Mapping[str, Any]) -> Json:
         """The answer of a method that blocks, encoded where it does not hold the event loop."""
