@@ -33,7 +33,10 @@ def test_mosquitto_clients_exchange_messages_of_every_qos_in_order(
     topic = f"plain/{version}/{qos}"
     with MosquittoSub(node, "-V", version, "-q", qos, "-t", topic, form="%q %t %p") as subscriber:
         for payload in ("one", "two", "grüße"):
-            publish(node, topic, payload, "-V", version, "-q", qos)
+            # one client, since there is no order between several
+            publish(
+                node, topic, payload, "-V", version, "-q", qos, "-i", f"orderly-{version}-{qos}"
+            )
         assert subscriber.take(3) == [
             f"{qos} {topic} one",
             f"{qos} {topic} two",

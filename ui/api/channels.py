@@ -468,13 +468,14 @@ class _Objects:
         def all_parts() -> Listed:
             here = own()
             parts: dict[str, list[Mapping[str, Any]]] = {name: [] for name in here.names}
+            own_names = set(here.names)
             for answer in others().values():
                 for item in answer["items"]:
                     parts.setdefault(item[kind.key], []).append(item)
 
             def show(name: str) -> Mapping[str, Any]:
-                (whole,) = parts_added([*here.only([name]), *parts[name]], kind.key)
-                return whole
+                own_part = here.only([name]) if name in own_names else ()
+                return parts_added([*own_part, *parts[name]], kind.key)[0]
 
             return Listed(sorted(parts), show)
 

@@ -209,7 +209,9 @@ class ResourceRoutes:
             [("request", Request, Argument.empty)] if verb.job else []
         )
         if body is not None:
-            further.append(("body", Spec if self._is_trial or isinstance(body, Kind) else body, Argument.empty))
+            further.append(
+                ("body", Spec if self._is_trial or isinstance(body, Kind) else body, Argument.empty)
+            )
         further += [("limit", Limit, 100), ("cursor", Cursor, None)] if verb.is_paged else []
         further += [("dry_run", DryRun, False)] if _may_be_dry(verb) else []
         arguments += [
