@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ from tests.support import peers
 
 _ONE, _TWO, _MOSQUITTO = "one process", "two cells", "mosquitto"
 _APART: Final = "two brokers"
+_Start = Callable[[Path, Path], AbstractContextManager[Broker]]
 _QOS_1_TO_0: Final = ("--qos", "1")
 _QOS_1: Final = ("--qos", "1", "--subqos", "1")
 _PAIRS: Final = ("--devices", "300", "--subs", "300")
@@ -215,7 +216,12 @@ def _mosquitto(folder: Path, _tree: Path) -> Iterator[Broker]:
         yield Broker(peer.port, (peer.process.pid,))
 
 
-_START: Final = {_ONE: [_one], _TWO: [_two], _APART: [_one, _one], _MOSQUITTO: [_mosquitto]}
+_START: Final[Mapping[str, Sequence[_Start]]] = {
+    _ONE: [_one],
+    _TWO: [_two],
+    _APART: [_one, _one],
+    _MOSQUITTO: [_mosquitto],
+}
 
 
 if __name__ == "__main__":
