@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.kinds import load
+from broker.core.kinds import kind_named, load
 from broker.core.resources import Command, Verb, resources
 
 VERBS = [pytest.param(verb, id=verb.id) for resource in resources() for verb in resource.verbs]
@@ -29,7 +29,10 @@ def test_types_that_a_verb_names_exist(verb: Verb) -> None:
         if isinstance(one.type, str) and ":" in one.type
     ]
     for name in filter(None, named):
-        load(name)
+        if ":" in name:
+            load(name)
+        else:
+            assert kind_named(name).spec_models()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
