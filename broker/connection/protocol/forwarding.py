@@ -202,33 +202,37 @@ class Forwarding:
     def run_together(self, run: Sequence[tuple[Connection, bytes]], routes: SessionRoutes) -> None:
         """Hand QoS 0 packets of several clients of one version, as they came, to the subscribers they have in
         common. Those that may have to be recorded go alone."""
+        c, chunk = run[0]
         count = len(run)
         if count > 1:
-            if self._differs_by_client(routes, is_v5=run[0][0].is_v5):
+            if self._differs_by_client(routes, is_v5=c.is_v5):
                 for arrival in run:
-                    self._run_joined((arrival,), routes)
+                    self.run_together((arrival,), routes)
                 return
             recorder = None if routes.watch is None else routes.watch.recorder
             if recorder is not None and recorder.left < count:
-                start = 0
-                while (picked := start + recorder.left) < count:
-                    if picked > start:
-                        self._run_joined(run[start:picked], routes)
-                    self._run_joined(run[picked : picked + 1], routes)
-                    start = picked + 1
-                run = run[start:]
-                if not run:
-                    return
-        self._run_joined(run, routes)
-
-    def _run_joined(self, run: Sequence[tuple[Connection, bytes]], routes: SessionRoutes) -> None:
-        """Hand these on in one piece."""
-        c, chunk = run[0]
-        if len(run) > 1:
+                self._run_apart(run, routes, recorder)
+                return
             chunk = b"".join([data for _, data in run])
-        self.run(c, routes, chunk, len(run))
+        self.run(c, routes, chunk, count)
         if c.services.backpressure.fresh:
             c.services.backpressure.hold(c)
+
+    def _run_apart(
+        self,
+        run: Sequence[tuple[Connection, bytes]],
+        routes: SessionRoutes,
+        recorder: RunRecorder,
+    ) -> None:
+        """Hand on those between packets that may have to be recorded in one piece each."""
+        start = 0
+        while (picked := start + recorder.left) < len(run):
+            if picked > start:
+                self.run_together(run[start:picked], routes)
+            self.run_together(run[picked : picked + 1], routes)
+            start = picked + 1
+        if start < len(run):
+            self.run_together(run[start:], routes)
 
     @staticmethod
     def _differs_by_client(routes: SessionRoutes, *, is_v5: bool) -> bool:
