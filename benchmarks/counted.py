@@ -5,9 +5,11 @@ python -m benchmarks.counted [--before TREE] [--traced]
 Other programs on the machine do not change these figures, so a difference of 1 % is one of the code. The work of
 libraries in C is counted as calls. Devices send a message each while the broker is stopped, so that it reads as many
 at a time in each run; the figures are medians of such bursts, and their means, which have what the clock makes the
-broker do. `--before` counts in turns with the broker of another work tree: the exit status is then 1 if a message takes
-over 2 % more instructions or calls than there. `--traced` counts with traces of no message, one in a hundred and every
-message, without a limit of traces per second; the exporter's thread is in "others".
+broker do. The pipeline with QoS 1 is compared by its means: how many commits it takes to store the rows of a burst
+depends on when the writer's thread gets a processor. `--before` counts in turns with the broker of another work tree:
+the exit status is then 1 if a message takes over 2 % more instructions or calls than there. `--traced` counts with
+traces of no message, one in a hundred and every message, without a limit of traces per second; the exporter's thread
+is in "others".
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,8 @@ class Case:
     topics: str = "fleet"
     devices: int = 100
     subs: int = 1
+    of: Callable[[list[float]], float] = median
+    """What of the bursts is compared."""
 
 
 CASES: Final = (
@@ -59,7 +63,7 @@ CASES: Final = (
     Case("QoS 1 to QoS 0, 100 to 1", qos=1),
     Case("QoS 1 to QoS 1, 100 to 1", qos=1, subqos=1),
     Case("pipeline, QoS 0, 100 to 1", topics="bench"),
-    Case("pipeline, QoS 1, 100 to 1", topics="bench", qos=1),
+    Case("pipeline, QoS 1, 100 to 1", topics="bench", qos=1, of=mean),
 )
 
 
@@ -128,13 +132,13 @@ def main() -> int:
 def _compare(case: Case, brokers: dict[str, Broker], bursts: int) -> bool:
     """Count a case and print a line for each broker; returns whether it is within what is allowed."""
     found = {name: count(broker, case, bursts) for name, broker in brokers.items()}
-    medians = {
-        name: Count(*(median(getattr(each, key) for each in counts) for key in Count.__slots__))
+    compared = {
+        name: Count(*(case.of([getattr(each, key) for each in counts]) for key in Count.__slots__))
         for name, counts in found.items()
     }
-    base = medians.get(BEFORE, medians[OFF])
+    base = compared.get(BEFORE, compared[OFF])
     for name, counts in found.items():
-        each = medians[name]
+        each = compared[name]
         ratios = each.instructions / base.instructions, each.calls / base.calls
         print(
             f"{case.name:26} {name:12} {each.instructions:8,.0f} instructions {ratios[0]:5.3f} x "
@@ -143,7 +147,7 @@ def _compare(case: Case, brokers: dict[str, Broker], bursts: int) -> bool:
             f"   others {mean(one.others for one in counts):7,.0f}",
             flush=True,
         )
-    off = medians[OFF]
+    off = compared[OFF]
     return off.instructions <= WITHIN * base.instructions and off.calls <= WITHIN * base.calls
 
 

@@ -250,21 +250,6 @@ class Pipeline:
             outcome.receivers, outcome.refusal, outcome.is_waiting, is_stored, full_queues
         )
 
-    def _pass_stages(self, message: Message, plan: TopicPlan) -> Message | Outcome:
-        """Take a message through the stages of its topic, which do not wait.
-
-        Returns:
-            The message for delivery by this plan, or the outcome: it was refused, or delivered already since
-            it is on another topic now or was measured.
-        """
-        recorder = plan.recorder
-        if recorder is not None:
-            if recorder.left > 0 and not (message.properties or message.via):
-                recorder.left -= 1
-            elif (recording := recorder.begin(message)) is not None:
-                return self._pass_recorded(recording, recording.entered, plan)
-        return self._run_stages(message, plan)
-
     def _pass_recorded(self, recording: Recording, message: Message, plan: TopicPlan) -> Outcome:
         """Take a message through its stages, each of which notes what it does, and deliver it."""
         began = self._writer.appended
@@ -272,7 +257,7 @@ class Pipeline:
         outcome = _FAILED
         self.together.deliver()
         try:
-            passed = self._run_stages(message, plan, recording, endings)
+            passed = self._pass_stages(message, plan, recording, endings)
             outcome = self._deliver(passed, plan) if isinstance(passed, Message) else passed
         finally:
             endings.end(outcome, is_stored=self._writer.appended != began)
@@ -309,14 +294,26 @@ class Pipeline:
         routes: Any = RecordedRoutes(recording, plan.routes, endings)
         return TopicPlan(plan.topic, plan.topic_bytes, gates, taps, routes, plan.resolve)
 
-    def _run_stages(
+    def _pass_stages(
         self,
         message: Message,
         plan: TopicPlan,
         recording: Recording | None = None,
         endings: Endings | None = None,
     ) -> Message | Outcome:
-        """The same for a message that is not recorded, or with the recording of one that is."""
+        """Take a message through the stages of its topic, which do not wait; with a ``recording`` these note what they
+        do. Most messages pass here: a further call would be 1 % of the work.
+
+        Returns:
+            The message for delivery by this plan, or the outcome: it was refused, or delivered already since
+            it is on another topic now or was measured.
+        """
+        recorder = plan.recorder
+        if recorder is not None and recording is None:
+            if recorder.left > 0 and not (message.properties or message.via):
+                recorder.left -= 1
+            elif (chosen := recorder.begin(message)) is not None:
+                return self._pass_recorded(chosen, chosen.entered, plan)
         published = message
         is_alone = False
         if recording is not None and endings is not None:
