@@ -44,7 +44,7 @@ Turns = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Two ways of loading, each a broker with arguments, and what is wanted of their ratio; a third is compared too."""
+    """Two ways of loading, each a broker with arguments, and the goal for their ratio; a third is compared too."""
 
     name: str
     messages: int

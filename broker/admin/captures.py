@@ -200,6 +200,10 @@ class Capture:
         self.skipped += 1
         return False
 
+    def chooses_sent(self, topic: str) -> bool:
+        """True if it takes a message on a topic that its client is sent."""
+        return not self.ended and self.reads(topic) and self._takes_one_more()
+
     def begins(self, recording: Recording) -> None:
         """See ``Recorder``."""
 
@@ -211,9 +215,7 @@ class Capture:
         self._add(recording.start_ns, _record(self.records + 1, recording))
 
     def sent(self, packet: Publish) -> None:
-        """The client that is captured is sent a message."""
-        if self.ended or not self._takes_one_more():
-            return
+        """The client that is captured is sent a message, which this capture has chosen."""
         now_ns = self.clock.now_ns()
         message = Message(
             packet.topic,
@@ -328,7 +330,7 @@ class Captures:
         timelines.on_event.connect(self._note)
         self._sessions = sessions
         self._of_clients: dict[str, list[Capture]] = {}
-        self._reading: dict[str, SentMessages] = {}
+        self._reading: dict[str, SentMessages[Capture]] = {}
         """Readers of the present connections of clients that are captured."""
         self._folder = folder
         self._recorders = recorders
@@ -530,15 +532,20 @@ class Captures:
         if captures is None or session is None or session.box is None:
             return
 
-        def wants(topic: str) -> bool:
-            return any(capture.reads(topic) for capture in captures)
+        def choose(topic: str) -> Sequence[Capture]:
+            return [capture for capture in captures if capture.chooses_sent(topic)]
 
-        def take(packet: Publish) -> None:
+        def take(packet: Publish, chosen: Sequence[Capture]) -> None:
+            for capture in chosen:
+                capture.sent(packet)
+
+        def skip(count: int) -> None:
             for capture in captures:
-                if capture.reads(packet.topic):
-                    capture.sent(packet)
+                capture.skipped += count
 
-        self._reading[client_id] = SentMessages(session.box, wants, take, is_v5=session.is_v5)
+        self._reading[client_id] = SentMessages(
+            session.box, choose, take, skip, is_v5=session.is_v5
+        )
 
     def _remove(self, capture: Capture) -> None:
         self._recorders.remove(capture)

@@ -1,6 +1,6 @@
 """Messages of another cell's parts of share groups that members of this cell have.
 
-A part grants a message to a member here. The member is sent it if it has room, and the part is told how it ended:
+A part grants a message to a member here. A member with room gets it, and the answer to the part says whether it was
 settled, or returned for others. Answers are repeated after a break of the link until they are confirmed.
 """
 

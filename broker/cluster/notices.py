@@ -15,7 +15,7 @@ NOTICES: Final = 4096
 Key = tuple[str, int]
 # Of a member: the group's key, and the client's identifier.
 MemberKey = tuple[str, str]
-# What is told: its kind, the group's key, the client's identifier, a number and a turn.
+# A notice: its kind, the group's key, the client's identifier, a number and a turn.
 Told = tuple[Notice, str, str, int, int]
 
 
