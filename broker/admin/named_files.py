@@ -7,7 +7,7 @@ anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +15,13 @@ from broker.config.allowed import NotAllowed, allowed
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
 
+_Place = tuple[Any, ...]
+"""Position of a value: that of its object or list, and its name or index there; empty at the top."""
+_WALKED: Final = (list, dict)
 _TLS: Final = ("ssl", "ssl_options")
 _OF_TLS: Final = ("cacertfile", "certfile", "keyfile", "crlfile")
+_NAMES: Final = (b"file", b"public_key", rb"\u")
+"""In the JSON of each spec that names a file; a member may be written with escapes."""
 
 
 def check_files(spec: Spec) -> None:
@@ -26,10 +31,15 @@ def check_files(spec: Spec) -> None:
         Invalid: with each that may not.
     """
     problems = []
-    for pointer, path in _files(spec, "", in_tls=False):
+    for pointer, path in _files(spec):
         problems += file_problems(Path(path), pointer)
     if problems:
         raise Invalid("the object cannot be saved", problems)
+
+
+def names_files(text: bytes) -> bool:
+    """True if a spec in JSON may name files: most do not, and need not be walked."""
+    return any(name in text for name in _NAMES)
 
 
 def file_problems(path: Path, pointer: str) -> list[Problem]:
@@ -41,18 +51,33 @@ def file_problems(path: Path, pointer: str) -> list[Problem]:
     return []
 
 
-def _files(value: Any, pointer: str, *, in_tls: bool) -> Iterator[tuple[str, str]]:
-    """Every path of a certificate or key, with its place."""
-    if isinstance(value, list):
-        for at, item in enumerate(value):
-            yield from _files(item, f"{pointer}/{at}", in_tls=in_tls)
-    elif isinstance(value, Mapping):
+def _files(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Every path of a certificate or key, with its place.
+
+    Only lists and objects are walked, and places put together where there is a path: a body may have 100,000 values.
+    """
+    left: list[tuple[Any, _Place, bool]] = [(spec, (), False)]
+    while left:
+        value, place, in_tls = left.pop()
+        if isinstance(value, list):
+            left += [
+                (item, (place, at), in_tls)
+                for at, item in enumerate(value)
+                if type(item) in _WALKED
+            ]
+            continue
         for name, item in value.items():
-            place = f"{pointer}/{name}"
-            if isinstance(item, str):
-                if (in_tls and name in _OF_TLS) or (
-                    place == "/public_key" and "-----BEGIN" not in item
-                ):
-                    yield place, item
-            else:
-                yield from _files(item, place, in_tls=in_tls or name in _TLS)
+            if type(item) in _WALKED:
+                left.append((item, (place, name), in_tls or name in _TLS))
+            elif (name in _OF_TLS if in_tls else name == "public_key" and not place) and (
+                isinstance(item, str) and (in_tls or "-----BEGIN" not in item)
+            ):
+                yield _pointer((place, name)), item
+
+
+def _pointer(place: _Place) -> str:
+    parts = []
+    while place:
+        place, name = place
+        parts.append(f"/{name}")
+    return "".join(reversed(parts))

@@ -18,6 +18,8 @@ from broker.codec.packets import (
     ConnAck,
     Connect,
     Packet,
+    PingReq,
+    PingResp,
     PubAck,
     PubComp,
     Publish,
@@ -83,9 +85,12 @@ class Lasting:
         self.client_id, self.version = client_id, version
         self._noticed = noticed
         self.connections = 0
+        self.port = 0
+        """Where it connected last."""
         self._had_session = False
         self._wire: WireClient | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._pinged = asyncio.Event()
         self.broken: BaseException | None = None
 
     async def connect(self, port: int) -> None:
@@ -102,6 +107,7 @@ class Lasting:
         connect = Connect(
             self.client_id, self.version, self.is_clean, will=self.will(), properties=properties
         )
+        self.port = port
         wire = await WireClient.open(port, self.version)
         wire.send(connect)
         connack = await wire.expect(ConnAck)
@@ -145,6 +151,15 @@ class Lasting:
             await self._listening
         self.check()
 
+    async def answered(self) -> None:
+        """Wait until the broker has answered a PINGREQ, or the connection is over."""
+        if self._wire is None:
+            return
+        self._pinged = asyncio.Event()
+        self.send(PingReq())
+        await self._pinged.wait()
+        self.check()
+
     def check(self) -> None:
         """Raise what went wrong while the connection was listened to."""
         if self.broken is not None:
@@ -162,11 +177,15 @@ class Lasting:
                 while True:
                     packet = await wire.receive(deadline_s=None)
                     self._noticed()
-                    self.take(packet)
+                    if isinstance(packet, PingResp):
+                        self._pinged.set()
+                    else:
+                        self.take(packet)
         except Exception as error:  # noqa: BLE001  told by ``check``, on the test's own task
             self.broken = error
         finally:
             self._wire = None
+            self._pinged.set()
             await wire.close()
 
 

@@ -111,6 +111,15 @@ def test_sluice_conf_may_name_files_anywhere(node: Node, outside: Path) -> None:
     node.call("POST", "/config:reload", {})
 
 
+def test_a_member_written_with_escapes_names_a_file_too(node: Node, outside: Path) -> None:
+    body = {"name": "c", **POSTGRESQL, "ssl": {"cacertfile": str(outside / "ca.pem")}}
+    text = json.dumps(body).replace("cacertfile", r"\u0063\u0061\u0063ert\u0066ile")
+    with node.client() as client:
+        answer = client.post("/connectors", content=text)
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/ssl/cacertfile"]
+
+
 @pytest.mark.parametrize("dry", ["", "?dry_run=true"])
 def test_a_file_of_rules_that_the_api_names_is_in_the_allowed_directories(
     node: Node, outside: Path, dry: str

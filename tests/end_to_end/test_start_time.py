@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.node import READY, TOKEN, eventually
 from tests.support.plain_http import NO_TLS
+from tests.support.processor import is_within
 from tests.support.sessions import fill
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def test_an_empty_broker_is_ready_within_a_second_of_the_processor(
     """With others at work the same instructions take longer: so the bound is for the best of some starts."""
     _processor_s(tmp_path / "first", environ)  # compiles modules
     taken_s = [_processor_s(tmp_path / f"data{number}", environ) for number in range(3)]
-    assert min(taken_s) < 1.0 * _OTHERS, taken_s
+    assert is_within(min(taken_s), 1.0 * _OTHERS), taken_s
 
 
 def test_a_broker_with_100_000_sessions_is_ready_within_three_seconds_of_the_processor(
@@ -99,7 +100,7 @@ def test_a_broker_with_100_000_sessions_is_ready_within_three_seconds_of_the_pro
     fill(data_dir, _SESSIONS)
     _processor_s(tmp_path / "first", environ)  # compiles modules
     taken_s = [_processor_s(data_dir, environ) for _ in range(2)]
-    assert min(taken_s) < 3.0 * _OTHERS, taken_s
+    assert is_within(min(taken_s), 3.0 * _OTHERS), taken_s
 
 
 def test_requests_made_at_the_ready_line_are_answered(

@@ -20,13 +20,13 @@ import pytest
 
 from broker.core.kinds import Kind, kinds
 from tests.support.node import Node, running
-from tests.support.processor import loop_s
+from tests.support.processor import is_within, loop_s
 
 BODY_BYTES: Final = 2_000_000
 """Of a body, at most; the API takes 2 MiB."""
 MOST_S: Final = 0.15
 """Processor time of the event loop for one body: some 50 ms to read it in several turns, and 100 ms to check it."""
-ATTEMPTS: Final = 3
+ATTEMPTS: Final = 5
 """A collection of garbage, or a timer, may fall into one of them."""
 SAMPLES: Final = {
     "name": "large",
@@ -161,7 +161,18 @@ def test_no_large_body_holds_up_the_event_loop(node: Node, kind: Kind, model: An
             for what, body in samples.large()
         }
     assert used_s
-    assert not {what: used for what, used in used_s.items() if used > MOST_S}
+    assert not {what: used for what, used in used_s.items() if used}
+
+
+def test_no_large_body_that_may_name_files_holds_up_the_event_loop(node: Node) -> None:
+    body = {
+        "name": "large",
+        "type": "http",
+        "url": "file",
+        "ssl": _filled(lambda at: {"certfil": at}),
+    }
+    with node.client() as client:
+        assert not _used_s(node, client, "POST", "/connectors", "files", body, {"dry_run": True})
 
 
 DOCUMENT: Final = json.loads(Path("docs/reference/openapi.json").read_text())
@@ -187,7 +198,7 @@ def test_no_large_body_of_an_operation_holds_up_the_event_loop(
             what: _used_s(node, client, method, url, what, body, {})
             for what, body in samples.large()
         }
-    assert not {what: used for what, used in used_s.items() if used > MOST_S}
+    assert not {what: used for what, used in used_s.items() if used}
 
 
 def _used_s(
@@ -199,7 +210,7 @@ def _used_s(
     body: Any,
     query: dict[str, Any],
 ) -> float:
-    """Send a body, and again if it took long; return the least processor time of the event loop."""
+    """Send a body, and again if it took too long; the least processor time of the event loop if it always did."""
     content, used_s = json.dumps(body), []
     for _ in range(ATTEMPTS):
         before_s = loop_s(node.pid)
@@ -207,6 +218,6 @@ def _used_s(
         used_s.append(loop_s(node.pid) - before_s)
         assert answer.status_code != 500, f"{what}: {answer.text[:500]}"
         assert len(answer.content) < LONGEST_ANSWER.get(path, 100_000), what
-        if used_s[-1] <= MOST_S:
-            break
+        if is_within(used_s[-1], MOST_S):
+            return 0
     return min(used_s)

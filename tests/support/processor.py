@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
+
+_WORK: Final = json.dumps([f"a/b{at}" for at in range(150_000)])
+_WORK_S: Final = 0.028
+"""What ``_work_s`` is on the machine that bounds of processor time are written for."""
 
 
 def loop_s(pid: int) -> float:
     """The processor time of the main thread of a broker's process, which runs its event loop."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def is_within(took_s: float, most_s: float) -> bool:
+    """True if this processor time is below a bound. A core that is slower than the one that bounds are written for, or
+    whose caches others use, has as much more: it is asked how long it takes for the same work just now."""
+    return took_s < most_s or took_s < most_s * max(_work_s() for _ in range(5)) / _WORK_S
+
+
+def _work_s() -> float:
+    """Decode a large text and look at each of its items: what others do with the memory of a machine counts too."""
+    began_s = time.thread_time()
+    dict.fromkeys(json.loads(_WORK))
+    return time.thread_time() - began_s
 
 
 class Stopwatch:
@@ -64,7 +82,7 @@ def ended(process: subprocess.Popen[Any]) -> float:
 
 @contextmanager
 def takes_less_than(seconds: float) -> Iterator[None]:
-    """Fail where what is done meanwhile takes that much of this thread's processor time.
+    """Fail where what is done meanwhile takes that much of this thread's processor time, as ``is_within`` says.
 
     The garbage of other tests is not collected meanwhile: a broker collects between two turns of its loop.
     """
@@ -75,4 +93,4 @@ def takes_less_than(seconds: float) -> Iterator[None]:
         took_s = time.thread_time() - began_s
     finally:
         gc.enable()
-    assert took_s < seconds, f"{took_s:.3f} s"
+    assert is_within(took_s, seconds), f"{took_s:.3f} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -28,6 +29,30 @@ def opened(browser: Any) -> Any:
     page = browser.new_context(viewport=VIEWPORT).new_page()
     page.set_default_timeout(30_000)
     return page
+
+
+class Requests:
+    """The requests of a page that have no answer yet."""
+
+    def __init__(self, page: Any) -> None:
+        self._page = page
+        self._open: set[Any] = set()
+        page.on("request", lambda request: self._open.add(request))
+        page.on("requestfinished", lambda request: self._open.discard(request))
+        page.on("requestfailed", lambda request: self._open.discard(request))
+
+    def wait(self, most_s: float = 60) -> None:
+        """Wait until the page has all that it asks for, and what it shows of that asks for no more.
+
+        A busy machine never comes to playwright's ``networkidle``, half a second without a request, where a page keeps
+        asking.
+        """
+        until_s = time.monotonic() + most_s
+        quiet = 0
+        while quiet < 2:
+            painted(self._page)
+            quiet = 0 if self._open else quiet + 1
+            assert time.monotonic() < until_s, [request.url for request in self._open]
 
 
 def observe(page: Any, complaints: list[str]) -> None:

@@ -20,6 +20,8 @@ from tests.ui.test_dashboard_declared import DECLARED, PATHS
 
 PASSWORD: Final = "a long password"
 CONFIG: Final = "overload.enable = false\n"
+RETRY_MS: Final = 10_000
+"""A page asks again for a list that it did not get."""
 NARROW: Final = ((390, "dark"), (1280, "light"))
 WRITES: Final = re.compile(r"(?!Copy as|History|Explain|Previous|Next|Download|Check$|Show$)")
 """Labels of buttons that change something."""
@@ -126,6 +128,7 @@ def test_a_list_that_cannot_be_read_says_why(page: Any, broker: Node, path: str)
     slow.refuse("the store takes nothing")
     slow.open()
     sign_in(page, broker)
+    page.clock.install()
     page.goto(f"{broker.url}/{path}")
     for width, scheme in NARROW:
         set_look(page, width, scheme)
@@ -134,6 +137,7 @@ def test_a_list_that_cannot_be_read_says_why(page: Any, broker: Node, path: str)
         assert empty(page).count() == 0
         check_look(page, width, scheme)
     slow.refuse("")
+    page.clock.fast_forward(RETRY_MS)
     page.wait_for_selector("main section.card :is(td, .empty)")
     page.wait_for_selector("main [role=alert] >> text=the store takes nothing", state="detached")
 

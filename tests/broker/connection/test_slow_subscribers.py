@@ -13,6 +13,7 @@ from broker.codec.framing import Decoder
 from broker.codec.packets import PingReq, PingResp, PubAck, Publish, SubscriptionRequest
 from broker.connection.dead_letters import DeadLetterSettings
 from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.processor import is_within
 from tests.support.wire import WireClient
 
 _CONNECT = b"\x10\x11\0\4MQTT\4\2\0\0\0\5stuck"
@@ -155,7 +156,7 @@ async def test_one_flood_does_not_keep_others_from_being_heard() -> None:
             worst_s = max(worst_s, time.process_time() - began_s)
         await flooding
         await node.until(lambda: node.metrics.value("messages_received", qos="0") == 400_000)
-        assert worst_s < 1.0
+        assert is_within(worst_s, 1.0)
 
 
 @on_loop

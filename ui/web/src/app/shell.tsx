@@ -5,7 +5,7 @@ import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-route
 import { lazy, type ReactNode, Suspense, useContext, useEffect, useRef, useState } from "react";
 import { MENU } from "../api/kinds";
 import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "../api/live";
-import { useMay } from "../api/rights";
+import { useMay, useMe } from "../api/rights";
 import { State, Why } from "../parts/card";
 import { explain, useExplained } from "../parts/explaining";
 import { count, counted, duration } from "../parts/format";
@@ -52,6 +52,9 @@ function Frame() {
   }, [page, status?.node]);
   const explained = useExplained();
   const isIn = link.state !== "signed out";
+  const me = useMe(isIn);
+  const isKnown = useRef(false); // a page that is open stays so while somebody signs in again
+  isKnown.current ||= me !== undefined;
   const queries = useQueryClient();
   const wasLive = useRef(false);
   useEffect(() => {
@@ -93,7 +96,7 @@ function Frame() {
             <Groups />
           </nav>
           <main id="main" tabIndex={-1}>
-            {status ? <Outlet /> : <Skeleton />}
+            {status && isKnown.current ? <Outlet /> : <Skeleton />}
           </main>
         </div>
       )}
