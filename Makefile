@@ -83,7 +83,7 @@ lock: $(DEV) ## write locks/ from pyproject.toml; 'make lock UPGRADE=--upgrade' 
 	@printf 'uv\nhatchling\neditables\nsetuptools\nwheel\n' | $(LOCK) $(UPGRADE) - -o locks/build.txt
 	@sed -n 's/^NODE: Final = "\(.*\)"/\1/p' ui/web/build.py | $(LOCK) - -o locks/web.txt
 	@printf 'hatchling\neditables\n' | $(LOCK) $(UPGRADE) --extra dev -c locks/build.txt pyproject.toml - -o locks/dev.txt
-	@printf 'hatchling\neditables\n' | $(LOCK) $(UPGRADE) --extra kafka --extra postgresql --extra mysql --extra redis --extra spark --extra telemetry -c locks/dev.txt \
+	@printf 'hatchling\neditables\n' | $(LOCK) $(UPGRADE) --extra kafka --extra postgresql --extra cluster --extra mysql --extra redis --extra spark --extra telemetry -c locks/dev.txt \
 	  pyproject.toml - -o locks/run.txt
 
 licences: $(DEV) ## list the licences of what the product needs

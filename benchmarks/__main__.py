@@ -26,6 +26,7 @@ BENCHMARKS = (
     "jq",
     "gates",
     "store",
+    "commit_log",
     "topic_index",
     "beside",
     "metrics_history",

@@ -34,7 +34,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @dataclass(frozen=True, slots=True)
 class ShardPosition:
     """Offsets in a shard: ``first`` up to, not including, ``next``. ``at`` is set when a time was asked for. A shard in
-    another cell of the broker has a ``log`` and ``ticket`` of its own."""
+    another cell of the broker has a ``log`` and ``ticket`` of its own, and a ``ranges_url`` on another machine."""
 
     shard: int
     first: int
@@ -42,6 +42,7 @@ class ShardPosition:
     at: int | None = None
     log: int | None = None
     ticket: str | None = None
+    ranges_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Positions:
                 None if entry.get("at_offset") is None else int(entry["at_offset"]),
                 None if entry.get("log") is None else int(entry["log"]),
                 entry.get("ticket"),
+                entry.get("ranges_url"),
             )
             for entry in document["shards"]
         ]
@@ -83,12 +85,12 @@ class Positions:
             None if document.get("now_us") is None else int(document["now_us"]),
         )
 
-    def place(self, shard: int) -> tuple[int, str]:
-        """The log of a shard at the range server, and the ticket for it."""
+    def place(self, shard: int) -> tuple[str, int, str]:
+        """The range server that has a shard, its log there, and the ticket for it."""
         position = next((entry for entry in self.shards if entry.shard == shard), None)
         if position is None or position.log is None:
-            return self.log, self.ticket
-        return position.log, position.ticket or self.ticket
+            return self.ranges_url, self.log, self.ticket
+        return position.ranges_url or self.ranges_url, position.log, position.ticket or self.ticket
 
     def first(self) -> dict[int, int]:
         """The first offset of each shard."""
@@ -133,14 +135,16 @@ class StreamClient:
     def check(self) -> None:
         """Go the way of a read, for no record: the API, the range server with its certificate, the ticket."""
         where = self.positions()
+        address = where.ranges_url
         try:
             for position in where.shards:
+                address, _, _ = where.place(position.shard)
                 at = position.first
                 for _ in self._range(where, position.shard, at, at):
                     pass
         except urllib.error.HTTPError as error:
             raise SourceError(
-                f"the range server at {where.ranges_url} answers {error.code}: {_detail(error)}"
+                f"the range server at {address} answers {error.code}: {_detail(error)}"
             ) from error
         except (OSError, HTTPException, pa.ArrowException) as error:
             cause = getattr(error, "reason", None)
@@ -148,7 +152,7 @@ class StreamClient:
             if isinstance(cause, ssl.SSLError):
                 remedy = "SSL_CERT_FILE with the authority that signed its certificate"
             raise Unreachable(
-                f"no answer from the range server at {where.ranges_url}: {_reason(error)}. Try: {remedy}."
+                f"no answer from the range server at {address}: {_reason(error)}. Try: {remedy}."
             ) from error
 
     def read(
@@ -163,6 +167,7 @@ class StreamClient:
         at = start
         pauses = Pauses(self._deadline_s)
         while at < end:
+            address, _, _ = where.place(shard)
             try:
                 for batch in self._range(where, shard, at, end, topic_filter):
                     at = _next_offset(batch, at, end, is_dense=topic_filter is None)
@@ -181,17 +186,17 @@ class StreamClient:
                     check_held(where, shard, at, end)
                 pauses.wait(
                     error,
-                    f"{where.ranges_url} answers {error.code} for stream {self.stream!r}: {detail}",
+                    f"{address} answers {error.code} for stream {self.stream!r}: {detail}",
                 )
             except (OSError, HTTPException, pa.ArrowException) as error:
-                pauses.wait(error, f"no records from {where.ranges_url}: {_reason(error)}")
+                pauses.wait(error, f"no records from {address}: {_reason(error)}")
                 where = self._again(where)
 
     def _range(
         self, where: Positions, shard: int, start: int, end: int, topic_filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        log, ticket = where.place(shard)
-        url = f"{where.ranges_url.rstrip('/')}/streams/{log}/{shard}?from={start}&to={end}"
+        address, log, ticket = where.place(shard)
+        url = f"{address.rstrip('/')}/streams/{log}/{shard}?from={start}&to={end}"
         if topic_filter is not None:
             url += f"&filter={urllib.parse.quote(topic_filter, safe='')}"
         with (

@@ -79,9 +79,11 @@ _TRIED = (
           "a schema, with their types."),
     trial("formatRule", "/rules:format", "format", f"{_MODELS}:SqlText", "rules.service:FormattedSql",
           "Format SQL. Returns the same statement in the usual layout, with its comments."),
-    trial("explainRule", "/rules:explain", "explain", f"{_MODELS}:RuleExplain", "rules.trials.explain:Explanation",
-          "Run SQL or a rule on one event, step by step. Returns the value of every sub-expression. The event "
-          "is taken as the rule sees it, as by `POST /rules:test`."),
+    replace(
+        trial("explainRule", "/rules:explain", "explain", f"{_MODELS}:RuleExplain", "rules.trials.explain:Explanation",
+              "Run SQL or a rule on one event, step by step. Returns the value of every sub-expression. The event "
+              "is taken as the rule sees it, as by `POST /rules:test`."),
+        problems=(404,)),
     trial("runRuleTestCases", "/rules/{name}:test-cases", "run_cases", "", "rules.trials.cases:CasesReport",
           "Run the saved test cases of a rule. Runs each saved test case and reports what differs from the "
           "expectation.", _RULE),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -13,9 +13,12 @@ from broker.observe.metrics import Metrics
 
 class CellRow(TypedDict):
     """A cell: one process of the broker. A cell that is `away` does not answer, and only its number is known. `links`
-    counts the connections to other cells that are up."""
+    counts the connections to other cells that are up. In a cluster with `cluster.nats`, `machine` is the one that runs
+    it, `copies` counts the other machines whose copies of its store follow, and its commit log there has
+    `log_bytes`."""
 
     number: int
+    machine: str | None
     state: Literal["running", "starting", "away"]
     pid: int | None
     since: str | None
@@ -24,25 +27,42 @@ class CellRow(TypedDict):
     messages_per_s: float | None
     memory_bytes: int | None
     links: int | None
+    copies: int | None
+    log_bytes: int | None
+
+
+class CopiesOfCell(NamedTuple):
+    """The machine that runs a cell, the other machines whose copies follow, and the size of its commit log."""
+
+    machine: str
+    copies: int
+    log_bytes: int
 
 
 class CellService:
     """Shows this cell. ``status`` is that of the process, in the form of ``GET /status``."""
 
     def __init__(
-        self, number: int, status: Callable[[], Mapping[str, Any]], metrics: Metrics
+        self,
+        number: int,
+        status: Callable[[], Mapping[str, Any]],
+        metrics: Metrics,
+        copies: Callable[[], CopiesOfCell] | None = None,
     ) -> None:
         self._number = number
         self._status = status
         self._metrics = metrics
+        self._copies = copies
 
     def rows(self) -> list[CellRow]:
         """The row of this cell; the front joins those of all."""
         status = self._status()
         health = status["health"]
+        copies = None if self._copies is None else self._copies()
         return [
             {
                 "number": self._number,
+                "machine": None if copies is None else copies.machine,
                 "state": "running" if health["ready"] else "starting",
                 "pid": os.getpid(),
                 "since": status["started_at"],
@@ -51,5 +71,7 @@ class CellService:
                 "messages_per_s": status["rates"].get("received", 0.0),
                 "memory_bytes": health["memory_bytes"],
                 "links": int(self._metrics.value("cell_links_up")),
+                "copies": None if copies is None else copies.copies,
+                "log_bytes": None if copies is None else copies.log_bytes,
             }
         ]

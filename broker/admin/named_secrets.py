@@ -29,6 +29,8 @@ from broker.core.placeholders import NAMED_SECRET
 from broker.core.signals import Signal
 from broker.core.times import rfc3339
 
+# Section of the secrets in the file of the API.
+SECRETS: Final = "secrets"
 # Secrets of one broker.
 MAX_SECRETS: Final = 10_000
 # Size of a value in UTF-8, in bytes.
@@ -89,7 +91,7 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
         """A secret was saved or deleted."""
         self._seen: tuple[int, Sequence[tuple[Reference, Any]]] = (-1, ())
         self._users: Mapping[str, Sequence[Reference]] = {}
-        super().__init__(self.kind, sections.section("secrets"), SecretSpec, self._use, _written)
+        super().__init__(self.kind, sections.section(SECRETS), SecretSpec, self._use, _written)
 
     def uses(self) -> Uses:
         """Objects and settings with the secrets that they refer to."""

@@ -161,7 +161,6 @@ KINDS = (
         columns=("name", "updated_at", "used_by", "description"),
         put=("value", "description"),
         menu="Administration",
-        reloads=False,
         holds_secrets=True,
     ),
 )
@@ -242,6 +241,10 @@ _SATURATION_ID = Parameter(
 _ALARM = Parameter(
     name="name", text="Its `name` in the list.", is_required=True, is_argument=True, longest=600,
     help="Its name, as 'sluice alarms ls' shows it.",
+)  # fmt: skip
+_MACHINE = Parameter(
+    name="name", text="Its `name` in the list.", is_required=True, is_argument=True, longest=63,
+    help="Its name, as 'sluice cluster machines' shows it.",
 )  # fmt: skip
 _ALARM_FILTERS = (
     Parameter(
@@ -570,6 +573,8 @@ RESOURCES = (
                     columns=(
                         "number",
                         "state",
+                        "machine",
+                        "copies",
                         "pid",
                         "since",
                         "clients",
@@ -578,6 +583,90 @@ RESOURCES = (
                         "memory_bytes",
                         "links",
                     ),
+                    limit=None,
+                ),
+            ),
+        ),
+    ),
+    Resource(
+        name="machine",
+        path="/cluster/machines",
+        menu="Diagnose",
+        tag="System",
+        service="cluster",
+        topics="none",
+        commands="cluster",
+        page="Machine",
+        about="The machines of a broker that runs on several.",
+        named_by="name",
+        verbs=(
+            Verb(
+                id="listMachines",
+                text="List machines. Returns the machines of the cluster in the order of their cells; none where the "
+                "broker runs on one. While NATS has no majority they are not known.",
+                call="machines",
+                row="broker.admin.cluster:MachineRow",
+                problems=(503,),
+                page_text="The machines of a cluster.",
+                command=Command(
+                    name="machines",
+                    columns=("name", "state", "version", "cells", "copies", "address", "mqtt"),
+                    limit=None,
+                ),
+            ),
+            Verb(
+                id="drainMachine",
+                text="Drain a machine. It gives its cells to the machines with the newest copies, one after the "
+                "other, and gets none back until it is resumed, not even after a restart. Clients of a cell that moves "
+                "are disconnected, and connect again.",
+                call="drain",
+                method="POST",
+                path="/{name}:drain",
+                takes=(_MACHINE,),
+                answer="broker.admin.cluster:MachineRow",
+                problems=(404, 409, 503),
+                does="change",
+                offered="state=running",
+            ),
+            Verb(
+                id="resumeMachine",
+                text="Resume a machine that is drained. It gets its cells back, one after the other.",
+                call="resume",
+                method="POST",
+                path="/{name}:resume",
+                takes=(_MACHINE,),
+                answer="broker.admin.cluster:MachineRow",
+                problems=(404, 409, 503),
+                does="change",
+                offered="state=draining|drained",
+                command=Command(
+                    name="resume",
+                    done="machine {name} is {state}, and gets its cells back",
+                    known="sluice cluster machines",
+                ),
+            ),
+        ),
+    ),
+    Resource(
+        name="slot",
+        path="/cluster/slots",
+        tag="System",
+        service="cluster",
+        topics="none",
+        commands="cluster",
+        page="Slot",
+        about="The machines of a broker that runs on several.",
+        verbs=(
+            Verb(
+                id="listSlots",
+                text="List slots. Returns the table by which clients are shared out: a load balancer that knows the "
+                "client identifier finds the machine of its client in it.",
+                call="slots",
+                row="broker.admin.cluster:SlotRow",
+                page_text="The slots of client identifiers, by their first one.",
+                command=Command(
+                    name="slots",
+                    columns=("first", "last", "cell", "machine", "mqtt"),
                     limit=None,
                 ),
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from typing_extensions import TypedDict
 
@@ -62,11 +62,23 @@ class RecordQuery(NamedTuple):
     raw: bool = False
 
 
+class Ranges(Protocol):
+    """The range server of this process (``broker.streams.ranges_process``)."""
+
+    @property
+    def url(self) -> str: ...
+
+    def secret_of(self, machine: int) -> bytes: ...
+
+    def use_secret(self, secret: bytes) -> None: ...
+
+
 class StreamRecords:
     """Reads pages, and says where streams begin and end, and how ranges of them are read."""
 
-    def __init__(self, streams: StreamService, tails: MessageTails) -> None:
+    def __init__(self, streams: StreamService, tails: MessageTails, ranges: Ranges) -> None:
         self._streams = streams
+        self.ranges = ranges
         self._reader = streams.reader
         self._tails = tails
         self.positions = streams.positions
@@ -76,11 +88,15 @@ class StreamRecords:
         return self._streams.shards_of(stream)
 
     def show_others(
-        self, cells: Sequence[int], ask_at: Callable[[int, str, int], Spec]
+        self,
+        cells: Sequence[int],
+        ask_at: Callable[[int, str, int], Spec],
+        machines: Mapping[int, int],
     ) -> OtherCells:
         """Show the shards of other cells too; their answers are noted in the result. ``ask_at`` asks a cell for a
-        stream at a time in microseconds since 1970; it blocks."""
-        others = self._reader.others = OtherCells(cells, ask_at)
+        stream at a time in microseconds since 1970; it blocks. ``machines`` has the first cell of the machine of each
+        cell that is on another one."""
+        others = self._reader.others = OtherCells(cells, ask_at, machines)
         return others
 
     def unread(self) -> dict[str, dict[int, int]]:

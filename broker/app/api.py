@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
 from broker.admin.access import BanService
@@ -25,14 +26,43 @@ from broker.app.reload import ConfigReload
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
 from broker.auth.login_limits import LoginLimits, network_of
+from broker.cluster.directories import cells_directory
+from broker.cluster.front_relay import FrontRelay
+from broker.cluster.service import ClusterService
+from broker.config.layers import API_FILE
 from broker.config.ssrf import AddressGuard
+from broker.config.vault import KEY_FILE
 from broker.core import lazy_module
 from broker.core.cells import Place
+from broker.core.errors import SluiceError
 from broker.core.kinds import load
+from broker.core.relayed import FRONT_SOCKET
 from broker.observe.log import get_logger
 from broker.observe.prometheus import exposition
+from broker.streams.epochs import FILE as EPOCHS_FILE
 
 _log = get_logger(__name__)
+
+# File of the data directory with the administrator's token.
+TOKEN_FILE: Final = "api.token"
+# Seconds after which the first cell is asked again for its saved files.
+_AGAIN_S: Final = 1.0
+
+
+def saved_files(data_dir: Path) -> dict[str, Path]:
+    """The files of the first cell that other machines have copies of, by their content."""
+    return {
+        "objects": data_dir / API_FILE,
+        "streams": cells_directory(data_dir) / EPOCHS_FILE,
+        "token": data_dir / TOKEN_FILE,
+        "secrets_key": data_dir / KEY_FILE,
+    }
+
+
+def files_of_front(place: Place, data_dir: Path) -> Any:
+    """The way to those files (``ui.api.cell_files.FilesOfFront``)."""
+    make = features.load(features.API_FILES_OF_FRONT)
+    return make(place, saved_files(data_dir), cells_directory(data_dir))
 
 
 class Api:
@@ -50,20 +80,24 @@ class Api:
         host, port = node.api_settings.address
         bind = features.load(features.API_LISTENER)
         settings = node.api_settings
-        is_front = self._place is None or self._place.number == 0
+        has_address = self._place is None or self._place.index == 0
         self._certificate: Any = None
-        if settings.has_tls and is_front:
+        if settings.has_tls and has_address:
             self._certificate = features.load(features.API_CERTIFICATE)(
                 settings.certfile, settings.keyfile
             )
-        self._listener: socket.socket | None = bind(host, port) if is_front else None
+        self._listener: socket.socket | None = bind(host, port) if has_address else None
         self.address = _address_of(self._listener)
-        has_local = settings.has_tls and is_front
+        has_local = settings.has_tls and has_address
         self._local: socket.socket | None = bind("127.0.0.1", 0) if has_local else None
         self.local_address = _address_of(self._local or self._listener)
         """Address without TLS, on loopback where the other has it, for processes and commands of this machine."""
-        self._of_cells: socket.socket | None = None
+        self._inner: list[socket.socket] = []
+        """Listeners for other cells, and in the first cell of several machines for the others."""
         self._faces: Any = None
+        self._files: Any = None
+        """``ui.api.cell_files.FilesOfFront`` in a cell of another machine than the first cell's."""
+        self._following: asyncio.Task[None] | None = None
         self._making: asyncio.Task[tuple[Any, Any]] | None = None
 
     def begin(self) -> asyncio.Task[tuple[Any, Any]]:
@@ -89,7 +123,11 @@ class Api:
                 await server.stop()
         if self._faces is not None:
             await self._faces.stop()
-        for listener in (self._listener, self._local, self._of_cells):
+        if self._following is not None:
+            self._following.cancel()
+        if self._files is not None:
+            await self._files.stop()
+        for listener in (self._listener, self._local, *self._inner):
             if listener is not None:
                 listener.close()
 
@@ -98,6 +136,9 @@ class Api:
         self._node.server.set_aside()
         if self._faces is not None:
             self._faces.start()
+        if self._files is not None:
+            self._files.start()
+            self._following = asyncio.create_task(self._follow_front(), name="files of cell 0")
         for server in servers:
             await server.start()
         context.jobs.start_again()
@@ -106,32 +147,56 @@ class Api:
         _log.info("node.complete")
         return servers, context
 
+    async def _follow_front(self) -> None:
+        """Take over what was saved while this cell was away."""
+        while True:
+            try:
+                await self._reload.adopt()
+            except SluiceError as error:
+                _log.info("cells.configuration_awaited", reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
+
     def _put_together(self) -> tuple[Any, Any]:
         context = context_of(
             self._node, self._reload, 0 if self._place is None else self._place.number
         )
         if self._place is not None:
-            self._of_cells = features.load(features.API_CELL_LISTENER)(self._place)
+            self._inner = [features.load(features.API_CELL_LISTENER)(self._place)]
             if self._place.number == 0:
                 self._faces = features.load(features.API_FACES)(
                     self._place,
-                    self._node.token,
                     self._node.sections.file,
                     self._reload,
                     context.streams,
                     context.backups,
                 )
                 context.faces = self._faces
+                context.saved_files = saved_files(self._node.data_dir)
+            elif 0 not in self._place.near:
+                self._files = files_of_front(self._place, self._node.data_dir)
+                self._reload.fetch = self._files.fetch
         app = features.load(features.API_APPLICATION)(context)
+        return self._servers(app), context
+
+    def _servers(self, app: Any) -> list[Any]:
         make = features.load(features.API_SERVER)
-        servers = [
-            make(app, *_address_of(listener), listener)
-            for listener in (self._of_cells, self._local)
-            if listener is not None
+        place = self._place
+        of_clients = [(self._local, None), (self._listener, self._certificate)]
+        shown = [(listener, certificate) for listener, certificate in of_clients if listener]
+        servers = [make(app, "", 0, listener, way="cells") for listener in self._inner]
+        if place is not None and 0 not in place.near:
+            most = self._node.api_settings.max_connections
+            return servers + [FrontRelay(place, *pair, most) for pair in shown]
+        if place is not None and place.machines:
+            of_machines = features.load(features.API_CELL_LISTENER)(place, FRONT_SOCKET)
+            self._inner.append(of_machines)
+            servers.append(make(app, "", 0, of_machines, way="machines"))
+        return servers + [
+            make(app, *_address_of(listener), listener, certificate)
+            for listener, certificate in shown
         ]
-        if self._listener is not None:
-            servers.append(make(app, *self.address, self._listener, self._certificate))
-        return servers, context
 
 
 def _address_of(listener: socket.socket | None) -> tuple[str, int]:
@@ -163,9 +228,13 @@ def context_of(node: Node, reload: ConfigReload, number: int = 0) -> Any:
         contributors=node.services.contributors,
         publisher=node.server.publisher,
         status=status.read,
-        cells=CellService(number, status.read, node.metrics),
+        cells=CellService(number, status.read, node.metrics, node.copies_of_cell),
+        cluster=ClusterService(
+            None if node.steering is None else node.steering.place,
+            lambda cell: node.links is not None and node.links.has(cell),
+        ),
         metrics_text=lambda: exposition(node.metrics),
-        streams=StreamRecords(node.streams, node.tails),
+        streams=StreamRecords(node.streams, node.tails, node.ranges),
         lake=node.lake.jobs,
         lake_tables=node.lake.tables,
         lake_reads=node.lake.reads,

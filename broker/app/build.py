@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from broker.admin.applied import AppliedObjects
 from broker.admin.audit_log import AuditLog
 from broker.admin.backups import Backups
 from broker.admin.captures import Captures
+from broker.admin.cells import CopiesOfCell
 from broker.admin.delayed import DelayedService
 from broker.admin.impact import ClientImpact
 from broker.admin.named_secrets import NamedSecrets
@@ -43,8 +44,9 @@ from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.users import Users
-from broker.cluster.directories import cell_directory, cells_directory
+from broker.cluster.directories import cells_directory, directory_of
 from broker.cluster.links import Links
+from broker.cluster.settings import ClusterSettings
 from broker.cluster.steering import Steering
 from broker.config.allowed import AllowedSettings, confine
 from broker.config.model import Settings
@@ -152,6 +154,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "overload": OverloadSettings,
     "saturation_log": SaturationLogSettings,
     "telemetry": TelemetrySettings,
+    "cluster": ClusterSettings,
 }
 
 
@@ -183,8 +186,9 @@ class Node:
         self.config = config
         self.data_dir = data_dir
         self.steering = steering
+        self.copies_of_cell: Callable[[], CopiesOfCell] | None = None
         place = None if steering is None else steering.place
-        self.own_dir = data_dir if place is None else cell_directory(data_dir, place.number)
+        self.own_dir = data_dir if place is None else directory_of(data_dir, place)
         """Directory that this process alone writes to."""
         self.token = token
         bounds = config.get("allowed", AllowedSettings)
@@ -253,7 +257,7 @@ class Node:
             self.clock,
             name if place is None or not place.number else f"{name}/cell-{place.number}",
             self.metrics,
-            (DISK_NEARLY_FULL,) if place is not None and place.number else (),
+            (DISK_NEARLY_FULL,) if place is not None and place.index else (),
         )
         self._trace(guard)
         self.captures = Captures(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,19 +13,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from broker.app.cell_command import ANY, CHECK, COPY, MOVE, READ, SUPERVISE, command_of
+from broker.app.version import product_version
 from broker.cluster.directories import (
     change_under_way,
     check_count,
+    check_machine,
     check_room,
+    keep_machine,
     kept_count,
     make_directories,
 )
+from broker.cluster.owners import make_owners, owners_in
+from broker.cluster.settings import ClusterSettings, ClusterTlsSettings
 from broker.cluster.supervisor import cell_lock, is_running, lock, supervise
 from broker.cluster.zygote import fork_cells
 from broker.config.options import ServeOptions
 from broker.core import lazy_module
-from broker.core.cells import Place
+from broker.core.cells import MAX_CELLS, Machine, Place
 from broker.core.errors import ConfigError, SluiceError
+from broker.core.hosts import address_text
 from broker.core.process import environment, keep_files_private
 from broker.observe.log import get_logger, mark_lines, setup
 from broker.observe.rotating_file import RotatingFile
@@ -34,8 +44,7 @@ _log = get_logger(__name__)
 _RUN: Final = "run"
 # Settings of the cells other than the first, which readers and users connect to.
 _OF_OTHERS: Final = {"range_server.bind": "127.0.0.1:0"}
-# In place of a cell's number: the process that moves sessions to their cells.
-_MOVE: Final = "move"
+_FILES: Final = ("certfile", "keyfile", "cacertfile")
 _ANY_PORT: Final = "127.0.0.1:0"
 
 
@@ -53,13 +62,31 @@ def serve(options: ServeOptions, count: int) -> int:
         data_dir = options.data_dir.absolute()
         options = replace(options, data_dir=data_dir)
         run = data_dir / _RUN
-        if not any(is_running(run, cell) for cell in range(count) if run.exists()):
-            _check(options, count)
+        is_first = not any(is_running(run, cell) for cell in range(MAX_CELLS) if run.exists())
+        cluster = _check(options, count, has_addresses=is_first)
+        keep_machine(data_dir, cluster.digest, cluster.machine)
+        if is_first and not cluster.machine:
             _share_out(options, count)
         make_directories(data_dir, count)
         run.mkdir(exist_ok=True)
         run.chmod(0o700)
-        return supervise(run, count, _command(options, "any", count))
+        cells = cluster.own.cells if cluster.machine else range(count)
+        total = cluster.count if cluster.machine else count
+        moves = bool(cluster.copied)
+        if moves:
+            make_owners(run, cluster.machines)
+        command = command_of(
+            options, ANY, total, cluster.machines, redirects=cluster.redirect,
+            machine=cluster.machine if moves else "", moves=moves,
+        )  # fmt: skip
+        helpers = {}
+        if len(cluster.machines) > 1:
+            helpers["tunnel"] = _tunnel(run, cluster, moves=moves)
+        if moves:
+            helpers["keeper"] = command_of(options, COPY, total)
+        if cluster.nats_port:
+            helpers["nats"] = _nats(data_dir, cluster)  # ends last
+        return supervise(run, cells, command, helpers)
     except SluiceError as error:
         problems = error.problems if isinstance(error, ConfigError) else [str(error)]
         for problem in problems:
@@ -67,14 +94,67 @@ def serve(options: ServeOptions, count: int) -> int:
         return 1
 
 
-def _check(options: ServeOptions, count: int) -> None:
-    """Try the configuration and its addresses, in a process of its own: the supervisor stays small.
+class _Cluster(msgspec.Struct):
+    """The cluster that the configuration describes; without machines for a broker on one."""
+
+    digest: str = ""
+    machine: str = ""
+    machines: list[Machine] = []
+    certfile: str = ""
+    keyfile: str = ""
+    cacertfile: str = ""
+    redirect: bool = False
+    copied: list[int] = []
+    name: str = ""
+    nats_port: int = 0
+    nats_route_port: int = 0
+
+    @property
+    def own(self) -> Machine:
+        """This machine."""
+        return next(machine for machine in self.machines if machine.name == self.machine)
+
+    @property
+    def count(self) -> int:
+        """Number of all cells."""
+        return sum(machine.size for machine in self.machines)
+
+
+def _tunnel(run: Path, cluster: _Cluster, *, moves: bool) -> list[str]:
+    """Command of the process that carries sockets to other machines."""
+    told = {
+        "run": str(run),
+        "cluster": cluster.digest,
+        "moves": moves,
+        **{name: getattr(cluster, name) for name in ("machine", "machines", *_FILES)},
+    }
+    return [sys.executable, "-m", "broker.cluster.tunnel", msgspec.json.encode(told).decode()]
+
+
+def _nats(data_dir: Path, cluster: _Cluster) -> list[str]:
+    """Command of the process that runs the machine's server of NATS."""
+    told = {
+        "directory": str(data_dir / "nats"),
+        "cluster": cluster.name,
+        "machine": cluster.machine,
+        "host": cluster.own.host,
+        "port": cluster.nats_port,
+        "route_port": cluster.nats_route_port,
+        "hosts": [machine.host for machine in cluster.machines],
+        **{name: getattr(cluster, name) for name in _FILES},
+    }
+    return [sys.executable, "-m", "broker.cluster.nats.server", msgspec.json.encode(told).decode()]
+
+
+def _check(options: ServeOptions, count: int, *, has_addresses: bool) -> _Cluster:
+    """Try the configuration, and its addresses where they are not in use by cells that run, in a process of its own:
+    the supervisor stays small.
 
     Raises:
         ConfigError: a sentence for everything that is wrong; nothing was changed.
     """
     checked = subprocess.run(
-        _command(options, None, count),
+        command_of(options, CHECK if has_addresses else READ, count),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         env=environment(),
@@ -91,6 +171,11 @@ def _check(options: ServeOptions, count: int) -> None:
     setup(
         **answer["log"], file=None if file is None else RotatingFile(Path(file.pop("path")), **file)
     )
+    cluster = msgspec.convert(answer["cluster"], _Cluster)
+    if cluster.machine and cluster.own.size != count:
+        text = f"--workers: expected {cluster.own.size}, as cluster.machines.{cluster.machine} has it, got {count}"
+        raise ConfigError([text])
+    return cluster
 
 
 def _share_out(options: ServeOptions, count: int) -> None:
@@ -103,7 +188,7 @@ def _share_out(options: ServeOptions, count: int) -> None:
     if change_under_way(data_dir) is None and kept_count(data_dir) != 1:
         return
     moved = subprocess.run(
-        _command(options, _MOVE, count),
+        command_of(options, MOVE, count),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=environment(),
@@ -111,20 +196,6 @@ def _share_out(options: ServeOptions, count: int) -> None:
     )
     if moved.returncode:
         raise ConfigError(["sessions could not be moved to their cells; the reason is above"])
-
-
-def _command(options: ServeOptions, cell: str | None, count: int) -> list[str]:
-    """Command of the zygote that becomes any cell, of the check if ``cell`` is None, or of the move of sessions."""
-    told = {
-        "data_dir": str(options.data_dir),
-        "mqtt": options.mqtt,
-        "api": options.api,
-        "config_files": [str(file.absolute()) for file in options.config_files],
-        "overrides": dict(options.overrides),
-        "cell": cell,
-        "count": count,
-    }
-    return [sys.executable, "-m", "broker.app.cells", json.dumps(told)]
 
 
 def main() -> int:
@@ -137,16 +208,24 @@ def main() -> int:
         config_files=tuple(Path(file) for file in told["config_files"]),
         overrides=told["overrides"],
     )
-    if told["cell"] is None:
-        json.dump(_checked(options, told["count"]), sys.stdout)
+    if told["cell"] in (CHECK, READ):
+        json.dump(_checked(options, told["count"], has_addresses=told["cell"] == CHECK), sys.stdout)
         return 0
-    if told["cell"] == _MOVE:
+    if told["cell"] == SUPERVISE:
+        return serve(options, told["count"])
+    if told["cell"] == COPY:
+        return _copy(options)
+    if told["cell"] == MOVE:
         return _move(options, told["count"])
     _import_all()
     cell = fork_cells()
     if cell is None:
         return 0
-    return _be_cell(options, Place(cell, told["count"], options.data_dir / _RUN))
+    run = options.data_dir / _RUN
+    machines = tuple(Machine(*machine) for machine in told["machines"])
+    owners = owners_in(run) if told["moves"] else None
+    place = Place(cell, told["count"], run, machines, told["redirects"], told["machine"], owners)
+    return _be_cell(options, place)
 
 
 def _import_all() -> None:
@@ -165,6 +244,7 @@ def _import_all() -> None:
         features.API_APPLICATION,
         features.API_SERVER,
         features.API_FACES,
+        features.API_FILES_OF_FRONT,
         features.API_CELL_LISTENER,
         *features.SETTINGS.values(),
     ):
@@ -181,9 +261,24 @@ def _be_cell(options: ServeOptions, place: Place) -> int:
     except BlockingIOError:
         print(f"cell {place.number} of {options.data_dir} runs already", file=sys.stderr)
         return 1
-    if place.number:
+    if place.index > 0:
         options = replace(options, api=_ANY_PORT, overrides={**options.overrides, **_OF_OTHERS})
     return lifecycle.serve(replace(options, place=place))
+
+
+def _copy(options: ServeOptions) -> int:
+    """Keep copies of the stores of other machines' cells, and take them over; the exit status."""
+    from broker.app.lifecycle import configuration
+    from broker.cluster.keeper import keep
+
+    mark_lines(cell="keeper")
+    keep_files_private()
+    try:
+        cluster = configuration(options).get("cluster", ClusterSettings)
+        return keep(options.data_dir, cluster, product_version())
+    except SluiceError as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 def _move(options: ServeOptions, count: int) -> int:
@@ -208,8 +303,8 @@ def _note(text: str) -> None:
     _log.info("cells.moved", what=text)
 
 
-def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
-    """Problems of the configuration and its addresses, and the settings of the log."""
+def _checked(options: ServeOptions, count: int, *, has_addresses: bool) -> Mapping[str, Any]:
+    """Problems of the configuration and its addresses, the settings of the log, and the cluster."""
     from broker.app.lifecycle import administrator_token, check_profile, configuration
     from broker.app.resize import homes_of
     from broker.cluster.resize import Resize
@@ -220,8 +315,15 @@ def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
     try:
         check_profile(os.environ)
         config = configuration(options)
-        problems = asyncio.run(_address_problems(config))
-        if not problems and kept_count(options.data_dir) == 1:
+        cluster = config.get("cluster", ClusterSettings)
+        check_machine(options.data_dir, cluster.digest if cluster.machine else "", cluster.machine)
+        problems = asyncio.run(_address_problems(config, cluster)) if has_addresses else []
+        if (
+            has_addresses
+            and not problems
+            and not cluster.machine
+            and kept_count(options.data_dir) == 1
+        ):
             with Resize(options.data_dir, count, homes_of(config)) as resize:
                 resize.plan(config.get("mqtt", MqttSettings).max_session_log_bytes)
         if not problems:
@@ -237,10 +339,24 @@ def _checked(options: ServeOptions, count: int) -> Mapping[str, Any]:
             "max_files": log.rotation_count,
             "rotation": "none",
         }
-    return {"problems": problems, "log": {"level": log.level, "format": log.format, "file": file}}
+    return {
+        "problems": problems,
+        "log": {"level": log.level, "format": log.format, "file": file},
+        "cluster": {
+            "digest": cluster.digest if cluster.machine else "",
+            "machine": cluster.machine,
+            "machines": list(cluster.layout),
+            "redirect": cluster.redirect,
+            "copied": cluster.copied_here() if cluster.machine else [],
+            "name": cluster.name,
+            "nats_port": cluster.nats.port if cluster.machine and cluster.nats.run else 0,
+            "nats_route_port": cluster.nats.route_port,
+            **{name: getattr(cluster.tls, name) for name in _FILES},
+        },
+    }
 
 
-async def _address_problems(config: Any) -> list[str]:
+async def _address_problems(config: Any, cluster: ClusterSettings) -> list[str]:
     from broker.admin.api_settings import ApiSettings
     from broker.app import features
     from broker.app.build import named_of
@@ -256,10 +372,48 @@ async def _address_problems(config: Any) -> list[str]:
         else:
             for listening in sockets:
                 listening.close()
+    for machine in cluster.layout:
+        if machine.name == cluster.machine:
+            problems += _tunnel_problems(machine, cluster.tls)
+    if cluster.machine and (cluster.nats.run or cluster.nats.servers):
+        problems += _nats_problems(cluster)
     try:
         features.load(features.API_LISTENER)(*config.get("api", ApiSettings).address).close()
     except ConfigError as error:
         problems += error.problems
+    return problems
+
+
+def _nats_problems(cluster: ClusterSettings) -> list[str]:
+    """Problems of the servers of NATS, where one answers."""
+    from broker.cluster.nats.check import problems_of, problems_of_own
+
+    try:
+        places = cluster.nats_places
+    except (OSError, SluiceError) as error:
+        return [f"cluster.nats: {error}"]
+    if cluster.nats.run:
+        return problems_of_own(places.addresses[0][0], cluster.tls.certfile)
+    return problems_of(places, len(cluster.nats.servers))
+
+
+def _tunnel_problems(machine: Machine, tls: ClusterTlsSettings) -> list[str]:
+    """Problems of the address for other machines, and of the certificates."""
+    from broker.cluster.tunnel import context_of
+
+    problems = []
+    try:
+        socket.create_server((machine.host, machine.port)).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        where = f"cluster.machines.{machine.name}.address"
+        problems.append(
+            f"{where}: {address_text(machine.host, machine.port)} cannot be used: {reason}"
+        )
+    try:
+        context_of(tls.certfile, tls.keyfile, tls.cacertfile, is_server=True)
+    except OSError as error:
+        problems.append(f"cluster.tls: the files cannot be used: {error}")
     return problems
 
 

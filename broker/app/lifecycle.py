@@ -13,20 +13,25 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from broker.app.api import Api
+from broker.app.api import TOKEN_FILE, Api, files_of_front, saved_files
 from broker.app.build import Node, section_models
+from broker.app.cell_command import become_supervisor
 from broker.app.loops import end_without_blocked_threads, run
 from broker.app.reload import ConfigReload, overrides_of
 from broker.app.settings import NodeSettings
-from broker.cluster.directories import cell_directory, check_count
+from broker.cluster.directories import cell_directory, check_count, directory_of
+from broker.cluster.replication import Replication, replication_of
+from broker.cluster.settings import ClusterSettings
 from broker.cluster.steering import Steering
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError, did_you_mean
-from broker.core.hosts import address_text
+from broker.core.hosts import address_text, split_address
 from broker.core.process import keep_files_private
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
+from broker.storage.rocksdb.options import Memory
+from broker.storage.settings import StoreSettings
 from broker.storage.without_pandas import keep_pandas_out
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.settings import RangeServerSettings
@@ -44,10 +49,14 @@ def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     keep_pandas_out()
     keep_files_private()
     try:
-        if options.place is None:
-            check_count(options.data_dir, 1)
         check_profile(os.environ)
+        if options.place is not None and 0 not in options.place.near:
+            asyncio.run(files_of_front(options.place, options.data_dir).fetch_first())
         config = configuration(options)
+        if options.place is None:
+            if (cluster := config.get("cluster", ClusterSettings)).machine:
+                become_supervisor(options, cluster.machines[cluster.machine].cells)
+            check_count(options.data_dir, 1)
         run(_serve(config, options, companion), config.get("node", NodeSettings).event_loop)
     except ConfigError as error:
         for problem in error.problems:
@@ -111,8 +120,18 @@ def _make_data_dir(options: ServeOptions) -> None:
 async def _serve(config: Config, options: ServeOptions, companion: Companion | None) -> None:
     """Everything that was started is stopped in reverse, also when a later part does not start."""
     stopped = _on_signal()
+    cluster = config.get("cluster", ClusterSettings)
+    replication = replication_of(options.place, cluster, own_directory(options))
+    if replication is not None:
+        storing = config.get("store", StoreSettings)
+        memory = Memory(storing.write_buffer, storing.block_cache)
+        if await replication.opened(storing.durability, memory, stopped) is None:
+            return
+        assert options.place is not None
+        if options.place.number == 0 and replication.bring_files(saved_files(options.data_dir)):
+            config = configuration(options)
     async with AsyncExitStack() as started:
-        node, api, reload = await start(config, options, started)
+        node, api, reload = await start(config, options, started, replication)
         _reload_on_signal(reload, started)
         if node.steering is None:
             print(f"sluice ready mqtt={node.mqtt_address} api={node.api_address}", flush=True)
@@ -131,28 +150,53 @@ async def _accompany(node: Node, api: Api, companion: Companion) -> None:
     await companion(node, await api.sign_in_link())
 
 
+def own_directory(options: ServeOptions) -> Path:
+    """Directory that the process alone writes to."""
+    data_dir = options.data_dir.resolve()
+    return data_dir if options.place is None else directory_of(data_dir, options.place)
+
+
 async def start(
-    config: Config, options: ServeOptions, started: AsyncExitStack
+    config: Config,
+    options: ServeOptions,
+    started: AsyncExitStack,
+    replication: Replication | None = None,
 ) -> tuple[Node, Api, ConfigReload]:
     """Start the node's parts in their order; ``started`` stops them in reverse. Any thread's event loop will do."""
     data_dir = options.data_dir.resolve()
-    own_dir = data_dir
+    own_dir = own_directory(options)
     steering = None
     if options.place is not None:
-        own_dir = cell_directory(data_dir, options.place.number)
         steering = Steering(options.place)
         await steering.start()
     # A process of its own takes a while to begin; the rest is imported and built in that time.
     others = {}
-    if options.place is not None and options.place.number == 0:
-        others = {cell: cell_directory(data_dir, cell) for cell in options.place.others}
-    ranges = RangesProcess(own_dir, config.get("range_server", RangeServerSettings), others)
+    if options.place is not None and options.place.index == 0:
+        others = {
+            cell: cell_directory(data_dir, cell - options.place.near.start)
+            for cell in options.place.near
+            if cell != options.place.number
+        }
+    range_server = config.get("range_server", RangeServerSettings)
+    if options.place is not None and options.place.is_guest:
+        # the address of the settings is that of a cell at home
+        bind = address_text(split_address(range_server.bind)[0], 0)
+        range_server = range_server.model_copy(update={"advertised_url": None, "bind": bind})
+    ranges = RangesProcess(own_dir, range_server, others)
     await ranges.spawn()
     started.push_async_callback(ranges.stop)
     token = administrator_token(data_dir, os.environ)
-    node = Node(config, data_dir, token, ranges=ranges, steering=steering)
+    store = None if replication is None else replication.store
+    node = Node(config, data_dir, token, store=store, ranges=ranges, steering=steering)
     started.callback(node.store.close)
     started.push_async_callback(node.writer.close)
+    if replication is not None:
+        await replication.start(node.writer, node.alarms, node.metrics)
+        node.copies_of_cell = replication.shown
+        assert options.place is not None
+        if options.place.number == 0:
+            replication.keep_files(node.writer, saved_files(data_dir))
+        started.push_async_callback(replication.stop)
     started.push_async_callback(ranges.stop)
     ranges_start = asyncio.create_task(ranges.start(), name="range server start")
     started.push_async_callback(_end, ranges_start)
@@ -307,7 +351,6 @@ def check_profile(environ: Mapping[str, str]) -> None:
 
 
 TOKEN_VARIABLE: Final = "SLUICE_API_TOKEN"
-TOKEN_FILE: Final = "api.token"
 MIN_TOKEN_LENGTH: Final = 12
 
 

@@ -10,13 +10,14 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
 
 from broker.admin.access import USERS
 from broker.admin.audit_log import AuditRecord, change_of
+from broker.admin.named_secrets import SECRETS
 from broker.app.build import Node, named_of, section_models
 from broker.config.assignments import KeyPath
 from broker.config.model import Settings
@@ -66,6 +67,8 @@ class ConfigReload:
         self._in_force = dict(node.config.sections)
         self._at_start = node.config
         self._one_at_a_time = asyncio.Lock()
+        self.fetch: Callable[[], Awaitable[None]] | None = None
+        """Brings the files of the first cell here, in a cell of another machine."""
         hub = node.server.hub
         self._live: Mapping[str, tuple[Apply, frozenset[str]]] = {
             "mqtt": (node.server.use_settings, FIXED_SETTINGS),
@@ -139,6 +142,9 @@ class ConfigReload:
             ConfigError: it cannot be used; nothing was changed.
             Conflict: other files have changed since they were read, or some objects cannot be taken over.
         """
+        if self.fetch is not None:
+            await self.fetch()
+            files = ""  # each machine has its own
         config = await asyncio.to_thread(self._read, None)
         if self._node.config.other_layers(config) and config.files_digest() == files:
             await self.reload()
@@ -160,6 +166,8 @@ class ConfigReload:
         """Take over changes of objects that another cell has written, by section and name, and else as ``adopt``."""
         if not changes or not changes.keys() <= _reloaded_sections().keys() | {USERS}:
             return await self.adopt(files)
+        if self.fetch is not None:
+            await self.fetch()  # the next start reads these files, and a first secret needs its key
         async with self._one_at_a_time:
             is_taken = self._node.sections.follow(changes)
             if is_taken:
@@ -531,8 +539,10 @@ def _specs(config: Config, section: str) -> list[Spec]:
 
 
 def _reloaded_sections() -> Mapping[str, Kind]:
-    """The kinds whose objects a reload takes from files, by the path of their section, in their order."""
-    return {kind.section: kind for kind in kinds() if kind.section is not None and kind.reloads}
+    """The kinds whose objects a reload takes from files, by the path of their section, in their order: secrets first,
+    since objects of any kind refer to them."""
+    sections = {kind.section: kind for kind in kinds() if kind.section is not None and kind.reloads}
+    return {SECRETS: sections[SECRETS], **sections}
 
 
 def _changed_objects(

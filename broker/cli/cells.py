@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from broker.cli.command import Call, command
-from broker.cli.errors import CommandError
+from broker.cli.errors import no_heading
 from broker.cli.output import print_line, say
 from broker.cli.run import count_of
-from broker.core.errors import ConfigError
 from broker.core.kinds import counted
 
 
@@ -41,10 +40,8 @@ def add_to(commands: typer.Typer) -> None:
 
         count = count_of(number, "N")
         keep_files_private()
-        try:
+        with no_heading():
             plan = resized(call.data_dir.resolve(), count, os.environ, say, dry_run=dry_run)
-        except ConfigError as error:
-            raise CommandError("\n".join(error.problems)) from error
         answer = {
             "dry_run": dry_run,
             "data_dir": str(call.data_dir),

@@ -56,6 +56,15 @@ def from_sluice_error(error: SluiceError) -> CommandError:
     return CommandError(str(error), exit_code)
 
 
+@contextmanager
+def no_heading() -> Iterator[None]:
+    """Print the problems of a ``ConfigError`` as they are: the command is not about a whole configuration."""
+    try:
+        yield
+    except ConfigError as error:
+        raise CommandError("\n".join(error.problems)) from error
+
+
 def show_error(error: CommandError, *, as_json: bool = False, stream: TextIO | None = None) -> None:
     """Write an error to standard error."""
     stream = stream or sys.stderr

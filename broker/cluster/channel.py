@@ -154,3 +154,8 @@ def bind(directory: Path, name: str, kind: int) -> socket.socket:
 def pass_name(cell: int) -> str:
     """Name of the socket at which a cell gets connections of its clients."""
     return f"pass-{cell}.sock"
+
+
+def join_name(cell: int) -> str:
+    """Name of the socket at which a cell gets clients whose connections another machine relays."""
+    return f"join-{cell}.sock"

@@ -9,13 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from broker.core.cells import Place
 from broker.core.errors import ConfigError
 
 # The store of a cell, as ``broker.storage.rocksdb`` calls it.
 _STORE: Final = "rocksdb"
 # Folder of what all cells share, and of the data of those other than the first.
 CELLS: Final = "cells"
+# Folder of the copies of other machines' cells.
+COPIES: Final = "copies"
 _COUNT: Final = "count"
+# File with the cluster and the machine that the data is of.
+_MACHINE: Final = "machine"
 # Exists while the number of cells changes.
 CHANGE_FILE: Final = Path(CELLS, "change")
 # Free bytes of the disk for each cell that is new: its log and what RocksDB begins with.
@@ -25,6 +30,18 @@ _ROOM_BYTES: Final = 64 * 1024 * 1024
 def cell_directory(data_dir: Path, cell: int) -> Path:
     """Directory of the data of one cell."""
     return data_dir if cell == 0 else data_dir / CELLS / str(cell)
+
+
+def copy_directory(data_dir: Path, cell: int) -> Path:
+    """Directory of the copy of a cell of another machine."""
+    return data_dir / COPIES / str(cell)
+
+
+def directory_of(data_dir: Path, place: Place) -> Path:
+    """Directory of the data of the cell of a process."""
+    if place.is_guest:
+        return copy_directory(data_dir, place.number)
+    return cell_directory(data_dir, place.index)
 
 
 def cells_directory(data_dir: Path) -> Path:
@@ -147,3 +164,60 @@ def forget_count(data_dir: Path) -> None:
     (data_dir / CELLS / _COUNT).unlink(missing_ok=True)
     with suppress(OSError):
         (data_dir / CELLS).rmdir()
+
+
+def _kept_cluster(data_dir: Path) -> list[str]:
+    file = data_dir / CELLS / _MACHINE
+    return file.read_text().split() if file.exists() else []
+
+
+def kept_machine(data_dir: Path) -> str | None:
+    """Name of the machine of a cluster whose data it is; None for a broker on one machine."""
+    kept = _kept_cluster(data_dir)
+    return kept[1] if kept else None
+
+
+def check_machine(data_dir: Path, cluster: str, machine: str) -> None:
+    """Refuse data of another cluster or machine, or of a broker that is in none.
+
+    Args:
+        cluster: digest of the cluster (``broker.cluster.settings.ClusterSettings``); empty for none.
+        machine: name of the machine in it.
+
+    Raises:
+        ConfigError: the data is of another one.
+    """
+    kept = _kept_cluster(data_dir)
+    if not kept and not cluster:
+        return
+    if kept and not cluster:
+        text = (
+            f"{data_dir}: expected the data of a broker without a cluster, got that of machine {kept[1]!r} of one. "
+            "Try: its section `cluster` in the configuration"
+        )
+        raise ConfigError([text])
+    if not kept and kept_count(data_dir) is not None:
+        text = (
+            f"{data_dir}: expected an empty directory for machine {machine!r} of a cluster, got the data of a broker "
+            "without one. Try: another directory, and sluice backup and restore of the objects"
+        )
+        raise ConfigError([text])
+    if kept and kept[1] != machine:
+        text = (
+            f"{data_dir}: expected the data of machine {machine!r}, got that of machine {kept[1]!r}"
+        )
+        raise ConfigError([text])
+    if kept and kept[0] != cluster:
+        text = (
+            f"{data_dir}: expected the data of a cluster with these machines and cells, got that of another name, or "
+            "with other machines or cells. Try: the section `cluster` as it was"
+        )
+        raise ConfigError([text])
+
+
+def keep_machine(data_dir: Path, cluster: str, machine: str) -> None:
+    """Keep whose the data is from now on, in a cluster."""
+    file = data_dir / CELLS / _MACHINE
+    if cluster and not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.write_text(f"{cluster} {machine}\n")

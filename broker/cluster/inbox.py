@@ -303,8 +303,9 @@ class Inbox:
         if not waits[0]:
             self._on_released(key)
 
-    def take_logged(self, record: LoggedRecord, key: int) -> bool:
-        """Take a record of the other cell's session log; returns whether slow subscribers hold it.
+    def take_logged(self, record: LoggedRecord, key: int, *, is_again: bool) -> bool:
+        """Take a record of the other cell's session log; returns whether slow subscribers hold it. One that came before
+        and could not be committed ``is_again`` for durable sessions only: the others have it.
 
         Raises:
             FrameError: its topic or properties are not valid.
@@ -328,6 +329,6 @@ class Inbox:
             raise FrameError(f"LOG frame: expected a message, got {error}") from None
         message.receipt = Receipt()
         try:
-            return self._deliver(message, topic, routes, key)
+            return self._deliver(message, topic, routes.durable() if is_again else routes, key)
         finally:
             self._hub.backpressure.fresh.clear()

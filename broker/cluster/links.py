@@ -171,6 +171,11 @@ class Links:
 
     # -- links --
 
+    def has(self, number: int) -> bool:
+        """True if another cell answers."""
+        link = self._links.get(number)
+        return link is not None and link.is_up
+
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links.values())
 

@@ -16,8 +16,12 @@ from broker.cluster.peer import Peer
 from broker.cluster.transits import Transit
 from broker.codec.outgoing import Outgoing
 from broker.connection.sessions.log import REFILL_RECORDS
+from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.stored import logged
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
 
 # Records and bytes that the other cell has not committed: with more it is behind.
 MAX_UNKEPT: Final = 8192
@@ -25,6 +29,8 @@ MAX_UNKEPT_BYTES: Final = 4 * 1024 * 1024
 # Bytes of records in one frame, unless one alone is larger.
 _FRAME_BYTES: Final = 256 * 1024
 _RECORD_BYTES: Final = 64
+# Seconds until a log that could not be read is read again.
+_AGAIN_S: Final = 1.0
 # Addressee of a record for the retained store of a cell: the number of the cell, and the message's stamp.
 _RETAINED: Final = "\0retained:"
 
@@ -206,7 +212,12 @@ class LogSender:
         if not self._peer.is_up or not self.is_behind or self._is_full:
             return
         log_next = self._log.log_next
-        records = self._log.part(self.next_offset) if self.next_offset < log_next else []
+        try:
+            records = self._log.part(self.next_offset) if self.next_offset < log_next else []
+        except Unavailable as error:  # the store is opened again
+            _log.warning("link.store_not_read", peer=self._peer.number, reason=str(error))
+            self._peer.hub.context.later(_AGAIN_S, self.refill)
+            return
         for offset, message, addressee in records:
             form = self._form(offset, message, addressee)
             if form is not None:

@@ -7,7 +7,7 @@ of its records is kept.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from broker.cluster.frames import (
@@ -24,6 +24,10 @@ from broker.cluster.frames import (
 from broker.cluster.inbox import Inbox, OwnRoutes
 from broker.cluster.peer import Peer
 from broker.cluster.positions import Positions
+from broker.core.errors import Unavailable
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
 
 
 class Receiver:
@@ -42,6 +46,8 @@ class Receiver:
         self.log_heard, self.kept = positions.at(peer.number)
         self.came = self._sealed_at = self.kept
         """Offset up to which records came; committed up to ``kept``."""
+        self._given = self.kept
+        """Offset up to which subscribers without a session in the store have them."""
         self._logged: deque[LogRecords] = deque()
         """Frames that came while a commit group with earlier ones is written: were that to fail, the position in a
         later group would be wrong."""
@@ -69,7 +75,7 @@ class Receiver:
         self._inbox.begin()
         if hello.log != self.log_heard:
             self.log_heard = hello.log
-            self.kept = self.came = self._sealed_at = 0
+            self.kept = self.came = self._sealed_at = self._given = 0
 
     def end(self) -> None:
         """The link is down: records that wait are sent again."""
@@ -117,21 +123,31 @@ class Receiver:
         if self._is_flying:
             self._logged.append(frame)
             return
-        held, _ = self._answer(OF_LOG)
-        for record in frame.records:
-            if record.offset < self.came:
-                continue
-            self.came = record.offset + 1
-            self._peer.received_logged.value += 1
-            if record.stamp:
-                self.take_retained(record)
-            elif self._inbox.take_logged(record, -record.offset - 1):
-                held.append(record.offset)
-        self.came = max(self.came, frame.following)
+        try:
+            self._take_records(frame.records)
+            self.came = max(self.came, frame.following)
+        except Unavailable as error:  # the store is opened again; what is left is sent again
+            _log.warning("link.store_not_read", peer=self._peer.number, reason=str(error))
+            self._peer.hang_up()
         self._positions.keep_at(self._peer.number, self.log_heard, self.came)
         if not self._is_open:
             self._is_open = True
             self._hub.context.writer.when_committed(self._committed)
+
+    def _take_records(self, records: Iterable[LoggedRecord]) -> None:
+        held, _ = self._answer(OF_LOG)
+        for record in records:
+            if record.offset < self.came:
+                continue
+            if record.stamp:
+                self.take_retained(record)
+            else:
+                is_again = record.offset < self._given
+                if self._inbox.take_logged(record, -record.offset - 1, is_again=is_again):
+                    held.append(record.offset)
+            self._peer.received_logged.value += 1
+            self.came = record.offset + 1
+            self._given = max(self._given, self.came)
 
     def _sealed(self) -> None:
         if self._is_open:
@@ -150,4 +166,5 @@ class Receiver:
         self.kept = self._sealed_at
         self._peer.send(encoded(Kept(self.kept)))
         for frame in waiting:
-            self._take_logged(frame)
+            if self._peer.is_up:  # else all that waits is sent again
+                self._take_logged(frame)

@@ -124,7 +124,7 @@ class RemoteRoutes:
             since_offset=since_offset,
         )
         earlier = self._followed.get(text)
-        if earlier is not None and Kind.of(earlier[0]).is_durable and not kind.is_durable:
+        if earlier is not None and _comes_by_log(Kind.of(earlier[0])) and not _comes_by_log(kind):
             self._sender.hold_up_live()
         self._followed[text] = (kind_number, subscription)
         self._peer.has_durable = self._peer.has_durable or kind.is_durable
@@ -138,9 +138,10 @@ class RemoteRoutes:
             return False
         cell: Any = self._sender.durable
         self._hub.router.remove_remote(cell, route[1].filter)
+        if _comes_by_log(Kind.of(route[0])):
+            self._sender.hold_up_live()
         if not Kind.of(route[0]).is_durable:
             return False
-        self._sender.hold_up_live()
         self._positions.keep_route(self._peer.number, text, None)
         self._peer.has_durable = any(
             Kind.of(kind).is_durable for kind, _ in self._followed.values()
@@ -158,3 +159,8 @@ class RemoteRoutes:
             self._positions.keep_route(self._peer.number, text, None)
             return True
         return False
+
+
+def _comes_by_log(kind: Kind) -> bool:
+    """Whether messages come by the session log: all of QoS 1 and 2, or those that were published with QoS 2."""
+    return kind.is_durable or kind.qos == 2

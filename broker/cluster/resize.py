@@ -30,6 +30,7 @@ from broker.cluster.directories import (
     forget_count,
     keep_count,
     kept_count,
+    kept_machine,
 )
 from broker.cluster.moving import Form, Leaving
 from broker.cluster.positions import StoredPositions
@@ -131,6 +132,11 @@ class Resize:
             kept = kept_count(data_dir)
             if kept is None:
                 raise ConfigError([f"{data_dir}: expected the data of a broker, got none"])
+            if (machine := kept_machine(data_dir)) is not None:
+                text = f"{data_dir}: expected the data of a broker on one machine"
+                raise ConfigError(
+                    [f"{text}, got that of machine {machine!r} of a cluster: its cells are fixed"]
+                )
             change = _Change(uuid4().hex, kept, after)
             for cell in range(kept):
                 if not cell_directory(data_dir, cell).is_dir():

@@ -1,4 +1,5 @@
-"""Brings each connection to the cell that has its client: sockets go from cell to cell, each with its origin.
+"""Brings each connection to the cell that has its client: sockets go from cell to cell, each with its origin. Those of
+cells on other machines are relayed to them.
 
 A cell that restarts finds the connections that came meanwhile in the queue of its socket. What the queue does not take
 waits at the sender, for a while.
@@ -9,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
-from typing import Any, Final
+from struct import Struct
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from broker.cluster.channel import connect, pass_name
+from broker.cluster.channel import bind, connect, join_name, pass_name
 from broker.cluster.control import Control
 from broker.core.cells import Place
 from broker.net.accept import listening_sockets, set_options
@@ -33,11 +35,18 @@ WAIT_S: Final = 10.0
 # Connections that may wait for one cell.
 _MOST_WAITING: Final = 1000
 _AGAIN_S: Final = 0.1
+_RELAY_AGAIN_S: Final = 0.3
 # Bytes read from a connection that go in the message itself; more go in a file of memory.
 _MOST_INLINE: Final = 32 * 1024
 _MOST_BYTES: Final = 64 * 1024
 _PER_TURN: Final = 64
 _STOP_POLL_S: Final = 0.02
+_BACKLOG: Final = 1024
+# In front of what is known of a client that joins from another machine: its length. Longest of these: a CONNECT has
+# a user name, a password and a will of 64 KiB each, and properties.
+_LENGTH: Final = Struct("!I")
+_MOST_JOINING: Final = 1024 * 1024
+_TAKEN: Final = b"\1"
 
 
 class _Passed(msgspec.Struct, array_like=True):
@@ -45,6 +54,14 @@ class _Passed(msgspec.Struct, array_like=True):
 
     listener: str
     origin: Origin
+
+
+class _Still(asyncio.Protocol):
+    """A relayed connection until the gateway has it: nothing is read."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Leave what the client sends where it is."""
+        cast(asyncio.Transport, transport).pause_reading()
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -66,7 +83,15 @@ class Steering:
         self.control = Control(place)
         self.gateways: set[Gateway] = set()
         self._loop = asyncio.get_running_loop()
-        self._targets = {number: _Target(self._loop, place, number) for number in place.others}
+        self._targets = {
+            number: _Target(self._loop, place, number)
+            for number in place.near
+            if number != place.number
+        }
+        self._relaying: Counter[int] = Counter()
+        """Connections that wait for cells of other machines."""
+        self._joining: socket.socket | None = None
+        """Where clients come whose connections another machine relays; None in a cluster of one."""
         self._listeners: Listeners | None = None
         self._taking: set[asyncio.Task[Any]] = set()
 
@@ -83,11 +108,19 @@ class Steering:
         self._listeners = listeners
         assert self.control.passed is not None
         self._loop.add_reader(self.control.passed, self._receive)
+        if len(self.place.near) < self.place.count:
+            self._joining = bind(self.place.run, join_name(self.place.number), socket.SOCK_STREAM)
+            self._joining.listen(_BACKLOG)
+            self._loop.add_reader(self._joining, self._accept_joining)
 
     async def stop(self, deadline_s: float) -> None:
         """Take no more connections; return once those that are relayed have ended, or after ``deadline_s``."""
         if self._listeners is not None and self.control.passed is not None:
             self._loop.remove_reader(self.control.passed)
+        if self._joining is not None:
+            self._loop.remove_reader(self._joining)
+            self._joining.close()
+            self._joining = None
         ends_at = self._loop.time() + deadline_s
         while self.gateways and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping
             await asyncio.sleep(_STOP_POLL_S)
@@ -125,8 +158,8 @@ class Steering:
 
     def pass_now(self, client_id: str, listener: str, link: socket.socket, origin: Origin) -> bool:
         """Pass a connection to the cell of a client, if that takes it at once."""
-        target = self._targets[self.place.cell_of(client_id)]
-        if target.waiting or len(origin.first) > _MOST_INLINE:
+        target = self._target_of(self.place.cell_of(client_id))
+        if target is None or target.waiting or len(origin.first) > _MOST_INLINE:
             return False
         return target.send(_ENCODER.encode(_Passed(listener, origin)), [link.fileno()])
 
@@ -134,7 +167,10 @@ class Steering:
         self, client_id: str, listener: str, link: socket.socket, origin: Origin
     ) -> bool:
         """Pass a connection as soon as the cell takes it; False if it does not in time, or too many wait."""
-        target = self._targets[self.place.cell_of(client_id)]
+        cell = self.place.cell_of(client_id)
+        target = self._target_of(cell)
+        if target is None:
+            return await self._relay(cell, listener, link, origin)
         descriptors = [link.fileno()]
         if len(origin.first) > _MOST_INLINE:
             descriptors.append(_in_memory(origin.first))
@@ -145,7 +181,94 @@ class Steering:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
 
+    def _target_of(self, cell: int) -> _Target | None:
+        """Where connections are passed to a cell; None where they are relayed to it."""
+        target = self._targets.get(cell)
+        return target if target is not None and self.place.is_at_home(cell) else None
+
+    async def _relay(self, cell: int, listener: str, link: socket.socket, origin: Origin) -> bool:
+        """Relay a connection to a cell of another machine as soon as it can be reached; False if it cannot in time, or
+        too many wait."""
+        if self._relaying[cell] >= _MOST_WAITING:
+            return False
+        self._relaying[cell] += 1
+        try:
+            if origin.host is None and not origin.is_unknown:
+                peer, ours = link.getpeername(), link.getsockname()
+                origin = replace(
+                    origin, host=peer[0], port=peer[1], local_address=f"{ours[0]}:{ours[1]}"
+                )
+            told = _ENCODER.encode(_Passed(listener, origin))
+            async with asyncio.timeout(WAIT_S):
+                while (far := await self._joined(cell, told)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(_RELAY_AGAIN_S)
+        except (OSError, TimeoutError):
+            return False
+        finally:
+            self._relaying[cell] -= 1
+        try:
+            # the caller closes its own end
+            transport, _ = await self._loop.connect_accepted_socket(_Still, link.dup())
+        except OSError:
+            far.close()
+            return False
+        Gateway(self._loop, transport, far, self.gateways).begin()
+        return True
+
+    async def _joined(self, cell: int, told: bytes) -> socket.socket | None:
+        """A connection that a cell of another machine serves; None if it does not run, or cannot be reached."""
+        far = None
+        try:
+            far = connect(self.place.run, join_name(cell), socket.SOCK_STREAM)
+            await self._loop.sock_sendall(far, _LENGTH.pack(len(told)) + told)
+            if await self._loop.sock_recv(far, 1) == _TAKEN:
+                return far
+        except OSError:
+            pass
+        except BaseException:
+            if far is not None:
+                far.close()
+            raise
+        if far is not None:
+            far.close()
+        return None
+
     # -- from other cells --
+
+    def _accept_joining(self) -> None:
+        assert self._joining is not None
+        for _ in range(_PER_TURN):
+            try:
+                link, _ = self._joining.accept()
+            except OSError:
+                return
+            link.setblocking(False)
+            task = self._loop.create_task(self._join(link), name="relayed client")
+            self._taking.add(task)
+            task.add_done_callback(self._taken)
+
+    async def _join(self, link: socket.socket) -> None:
+        """Serve a client whose connection another machine relays: first comes what that knows of it."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                length = _LENGTH.unpack(await self._exactly(link, _LENGTH.size))[0]
+                if length > _MOST_JOINING:
+                    raise ConnectionError
+                told = _DECODER.decode(await self._exactly(link, length))
+                await self._loop.sock_sendall(link, _TAKEN)
+        except (OSError, TimeoutError, msgspec.MsgspecError):
+            link.close()
+            return
+        self._take(told.listener, link, told.origin)
+
+    async def _exactly(self, link: socket.socket, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = await self._loop.sock_recv(link, count - len(data))
+            if not more:
+                raise ConnectionError
+            data += more
+        return data
 
     def _receive(self) -> None:
         passed = self.control.passed

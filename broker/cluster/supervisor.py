@@ -11,17 +11,19 @@ import asyncio
 import fcntl
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from broker.cluster.channel import Ready
 from broker.cluster.switchboard import Switchboard
 from broker.cluster.zygote import Zygote
 from broker.core.errors import ConfigError
+from broker.core.process import environment
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -31,6 +33,10 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_AFTER_S: Final = 30.0
 _ADOPT_AGAIN_S: Final = 0.5
+_MOST_SAID: Final = 4096
+# Exit status of a cell that has another owner, or is to get one: its store takes nothing more.
+FENCED: Final = 70
+_KEEPER: Final = "keeper"
 
 
 def lock(run: Path, name: str) -> int:
@@ -94,13 +100,116 @@ class _Cell:
         self.was_ready = False
         self.started_s = 0.0
         self.pause_s = _FIRST_PAUSE_S
+        self.is_wanted = True
+        """False where another machine runs it, or shall."""
+
+
+class _Helper:
+    """A process beside the cells, as the one that carries sockets to other machines. It ends by itself when this one
+    does."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        command: Sequence[str],
+        changed: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._name = name
+        self._command = command
+        self._changed = changed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopping = False
+        self._started_s = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+        self.is_ready = False
+        self._data = b""
+        self.on_line: Callable[[str], None] = lambda _line: None
+        """Called with each line that it says after the first."""
+        self.on_ready: Callable[[], None] = lambda: None
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the process; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it, unless this process is stopping."""
+        if self._is_stopping:
+            return
+        self._started_s = time.monotonic()
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+        )
+        assert self._process.stdout is not None
+        self._loop.add_reader(self._process.stdout, self._said, self._process.stdout)
+
+    def _said(self, output: IO[bytes]) -> None:
+        data = os.read(output.fileno(), _MOST_SAID)
+        if not data:
+            self._loop.remove_reader(output)
+            return
+        *lines, self._data = (self._data + data).split(b"\n")
+        for line in lines:
+            if self.is_ready:
+                self.on_line(line.decode())
+            else:
+                self.is_ready = True
+                self.on_ready()
+        self._changed()
+
+    def tell(self, line: str) -> None:
+        """Give it a line, if it runs."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            with suppress(OSError):  # it has ended
+                os.write(self._process.stdin.fileno(), line.encode() + b"\n")
+
+    def ended(self, status: int) -> None:
+        """It has ended, and is started again: the later, the more often that happens."""
+        self._close()
+        if self._is_stopping:
+            return
+        if time.monotonic() - self._started_s > _STABLE_AFTER_S:
+            self._pause_s = _FIRST_PAUSE_S
+        _log.error(f"{self._name}.ended", reason=_reason(status), again_in_s=self._pause_s)
+        self._loop.call_later(self._pause_s, self.start)
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+
+    def stop(self) -> None:
+        """End it, and wait until it has. Its input ends, too, where this process is killed, but without that line."""
+        self._is_stopping = True
+        process = self._process
+        self.tell("stop 0")
+        self._close()
+        if process is not None:
+            process.wait()
+
+    def _close(self) -> None:
+        process, self._process = self._process, None
+        self.is_ready = False
+        self._data = b""
+        if process is not None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            self._loop.remove_reader(process.stdout)
+            process.stdin.close()
+            process.stdout.close()
 
 
 class Supervisor:
     """The cells of one data directory, from the first start to the end of all. On the event loop."""
 
-    def __init__(self, run: Path, count: int, command: Sequence[str]) -> None:
-        """``command`` starts the zygote (``broker.cluster.zygote``).
+    def __init__(
+        self,
+        run: Path,
+        cells: Sequence[int],
+        command: Sequence[str],
+        helpers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """``command`` starts the zygote (``broker.cluster.zygote``), and those of ``helpers`` processes beside the
+        cells, by their names in the log.
 
         Raises:
             ConfigError: another supervisor has the directory.
@@ -116,7 +225,7 @@ class Supervisor:
             )
             raise ConfigError([text]) from error
         self._loop = asyncio.get_running_loop()
-        self._cells = [_Cell(number) for number in range(count)]
+        self._cells = {number: _Cell(number) for number in cells}
         self._switchboard = Switchboard(run, self)
         self._is_stopping = False
         self._status = 0
@@ -124,39 +233,71 @@ class Supervisor:
         self._zygote: Zygote | None = None
         self._statuses: dict[int, int] = {}
         """How processes of cells ended."""
+        self._helpers = [
+            _Helper(self._loop, name, helper, self._changed.set)
+            for name, helper in (helpers or {}).items()
+        ]
+        self._home = tuple(cells)
+        self._is_drained = False
+        """True if the machine was drained when this began."""
+        self._keeper: _Helper | None = None
+        """Says which cells run here, where others may take them over."""
+        if _KEEPER in (helpers or {}):
+            self._keeper = self._helpers[list(helpers or {}).index(_KEEPER)]
+            self._keeper.on_line = self._ordered
+            self._keeper.on_ready = self._begin_keeper
+            for cell in self._cells.values():
+                cell.is_wanted = False
 
     async def serve(self) -> int:
         """Run the cells until they are told to stop; the exit status."""
         self._on_signals()
-        for cell in self._cells:
+        for helper in self._helpers:
+            helper.start()
+        for cell in self._cells.values():
             if not is_running(self._run, cell.number):  # else it has its pass socket
                 self._switchboard.prepare(cell.number)
-        for cell in self._cells:
+        for cell in self._cells.values():
+            cell.is_wanted = cell.is_wanted or is_running(self._run, cell.number)
             self._begin(cell)
-        await self._until(lambda: self._is_stopping or all(cell.ready for cell in self._cells))
-        if not self._is_stopping and (front := self._cells[0].ready) is not None:
+        await self._until(lambda: self._is_ready() or self._is_drained)
+        if self._is_drained and not self._is_stopping:
+            print("drained: no cell runs here until the machine is resumed", flush=True)
+            await self._until(self._is_ready)
+        if not self._is_stopping and (front := next(iter(self._cells.values())).ready) is not None:
             _log.info("cells.ready", cells=len(self._cells))
             print(f"sluice ready mqtt={front.mqtt} api={front.api}", flush=True)
         await self._until(
-            lambda: self._is_stopping and not any(c.pid or c.is_asked for c in self._cells)
+            lambda: self._is_stopping and not any(c.pid or c.is_asked for c in self._cells.values())
         )
         if self._zygote is not None:
             self._zygote.close()
+        for helper in self._helpers:
+            helper.stop()
         self._switchboard.close()
         self._loop.remove_signal_handler(signal.SIGCHLD)
         os.close(self._lock)
         return self._status
 
+    def _is_ready(self) -> bool:
+        return self._is_stopping or (
+            all(self._cells[number].ready for number in self._home)
+            and all(helper.is_ready for helper in self._helpers)
+        )
+
     # -- from cells --
 
     def greeted(self, cell: int, pid: int) -> None:
         """A cell has made its line: one of an earlier supervisor is this one's from now on."""
-        process = self._cells[cell]
+        process = self._cells.setdefault(cell, _Cell(cell))
         if process.is_asked:
             self._forked(cell, pid)
         elif process.pid != pid:
             _log.info("cell.adopted", cell=cell, process=pid)
             self._watch(process, pid)
+        if self._keeper is not None:
+            process.is_wanted = True
+            self._keeper.tell(f"runs {cell}")
         if self._is_stopping:
             self._tell(signal.SIGTERM)
 
@@ -167,6 +308,34 @@ class Supervisor:
         process.was_ready = True
         self._changed.set()
 
+    def _ordered(self, line: str) -> None:
+        """The keeper wants a cell to run here, or no longer to; or none runs, since the machine is drained."""
+        verb, number = line.split()
+        if verb == "drained":
+            self._is_drained = True
+            return
+        cell = self._cells.setdefault(int(number), _Cell(int(number)))
+        cell.is_wanted = verb == "start"
+        if cell.is_wanted:
+            self._begin(cell)
+        elif cell.descriptor is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(cell.descriptor, signal.SIGTERM)
+        if not cell.is_wanted and not cell.pid:
+            self._tell_ended(cell)
+
+    def _begin_keeper(self) -> None:
+        """Tell the keeper, which has just started, what runs here."""
+        assert self._keeper is not None
+        for cell in self._cells.values():
+            if cell.is_wanted:
+                self._keeper.tell(f"runs {cell.number}")
+        self._keeper.tell("begin 0")
+
+    def _tell_ended(self, cell: _Cell, *, has_failed: bool = False) -> None:
+        if self._keeper is not None:
+            self._keeper.tell(f"{'failed' if has_failed else 'ended'} {cell.number}")
+
     async def _until(self, is_so: Callable[[], object]) -> None:
         while not is_so():
             self._changed.clear()
@@ -176,7 +345,7 @@ class Supervisor:
 
     def _begin(self, cell: _Cell) -> None:
         """Start a cell, or wait for the one that an earlier supervisor has started."""
-        if self._is_stopping or cell.pid or cell.is_asked:
+        if self._is_stopping or cell.pid or cell.is_asked or not cell.is_wanted:
             return
         if is_running(self._run, cell.number):
             cell.was_ready = True
@@ -201,7 +370,7 @@ class Supervisor:
     def _lost(self) -> None:
         """The zygote has ended: the next cell needs another one."""
         self._zygote = None
-        asked = [cell for cell in self._cells if cell.is_asked]
+        asked = [cell for cell in self._cells.values() if cell.is_asked]
         for cell in asked:
             cell.is_asked = False
             self._over(cell, None)
@@ -212,7 +381,10 @@ class Supervisor:
         """Note how processes ended. Those that a cell left behind are this one's children, too."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if any(cell.pid == ended[0] for cell in self._cells):
+                for helper in self._helpers:
+                    if helper.pid == ended[0]:
+                        helper.ended(os.waitstatus_to_exitcode(ended[1]))
+                if any(cell.pid == ended[0] for cell in self._cells.values()):
                     self._statuses[ended[0]] = os.waitstatus_to_exitcode(ended[1])
 
     def _watch(self, cell: _Cell, pid: int) -> None:
@@ -237,8 +409,18 @@ class Supervisor:
         cell.pid = 0
         cell.ready = None
         self._changed.set()
+        if self._keeper is not None and (status in (FENCED, None) or not cell.is_wanted):
+            _log.info("cell.given_away", cell=cell.number, reason=_reason(status))
+            cell.is_wanted = False
+            self._tell_ended(cell, has_failed=status == FENCED)
         if self._is_stopping:
-            self._status = self._status or int(status not in (0, None))
+            self._status = self._status or int(status not in (0, None, FENCED))
+            self._tell_ended(cell)
+        elif not cell.is_wanted:
+            pass
+        elif cell.number not in self._home and not cell.was_ready:
+            cell.is_wanted = False
+            self._tell_ended(cell)
         elif not cell.was_ready:  # it has said why
             self._status = 1
             self._stop()
@@ -268,12 +450,14 @@ class Supervisor:
     def _stop(self) -> None:
         """Stop all cells together, since clients of one are relayed by others; at once the second time."""
         _log.info("cells.stopping", at_once=self._is_stopping)
+        if self._keeper is not None:
+            self._keeper.tell("stop 0")
         self._tell(signal.SIGKILL if self._is_stopping else signal.SIGTERM)
         self._is_stopping = True
         self._changed.set()
 
     def _tell(self, number: signal.Signals) -> None:
-        for cell in self._cells:
+        for cell in self._cells.values():
             if cell.descriptor is not None:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(cell.descriptor, number)
@@ -288,7 +472,12 @@ def _reason(status: int | None) -> str:
     return f"signal {signal.Signals(-status).name}"
 
 
-def supervise(run: Path, count: int, command: Sequence[str]) -> int:
+def supervise(
+    run: Path,
+    cells: Sequence[int],
+    command: Sequence[str],
+    helpers: Mapping[str, Sequence[str]],
+) -> int:
     """Run cells until SIGTERM or SIGINT; the exit status.
 
     Raises:
@@ -296,6 +485,6 @@ def supervise(run: Path, count: int, command: Sequence[str]) -> int:
     """
 
     async def serve() -> int:
-        return await Supervisor(run, count, command).serve()
+        return await Supervisor(run, cells, command, helpers).serve()
 
     return asyncio.run(serve())

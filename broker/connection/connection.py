@@ -402,14 +402,20 @@ class Connection:
         self.end(why, is_will_due=False)
 
     def refuse_connect(
-        self, code: int, text: str = "", client_id: str = "", *, detail: str = ""
+        self,
+        code: int,
+        text: str = "",
+        client_id: str = "",
+        *,
+        detail: str = "",
+        server: str = "",
     ) -> None:
         """CONNACK with the reason, then the end [MQTT-3.2.2-6, -7]. ``detail`` is for the log, where the client is not
-        to know it."""
+        to know it; ``server`` is the one to use in place of this."""
         self._note_refused(reason.name_of(code), detail or text, client_id)
         if self.is_v5:
             properties = {"Reason-String": text} if text else {}
-            reference = self.context.admission.server_reference
+            reference = server or self.context.admission.server_reference
             if code == reason.USE_ANOTHER_SERVER and reference is not None:
                 properties["Server-Reference"] = reference
             connack = encode_fitting(ConnAck(False, code, properties), 5, self.max_sent_bytes)

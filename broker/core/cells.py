@@ -6,6 +6,7 @@ process, whatever the number of cells.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -71,13 +72,80 @@ class Slots(NamedTuple):
         return Slots(first, last) if first <= last else None
 
 
+class Machine(NamedTuple):
+    """A machine of a cluster, which has ``size`` cells from ``first`` on. Other machines reach it at ``host`` and
+    ``port``, clients of MQTT at ``mqtt`` (``host:port``, empty where that is not told)."""
+
+    name: str
+    host: str
+    port: int
+    first: int
+    size: int
+    mqtt: str = ""
+
+    @property
+    def cells(self) -> range:
+        """Numbers of its cells."""
+        return range(self.first, self.first + self.size)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The cell of this process: its number from 0, how many there are, and the directory of their sockets."""
+    """The cell of this process: its number from 0, how many there are, and the directory of their sockets.
+    ``machines`` are those of a cluster, in the order of their cells; none where one machine has all."""
 
     number: int
     count: int
     run: Path
+    machines: Sequence[Machine] = ()
+    redirects: bool = False
+    """True if clients of MQTT 5 are referred to their machine, not relayed to it."""
+    machine: str = ""
+    """Name of the machine that this process runs on, where that may be another one than the cell's own."""
+    owners: Sequence[int] | None = None
+    """Place among ``machines`` of the one that runs each cell now; None where each runs its own."""
+
+    def home_of(self, cell: int) -> Machine:
+        """The machine that a cell belongs to, in a cluster."""
+        return next(machine for machine in self.machines if cell in machine.cells)
+
+    def machine_of(self, cell: int) -> Machine:
+        """The machine that runs a cell, in a cluster."""
+        return self.home_of(cell) if self.owners is None else self.machines[self.owners[cell]]
+
+    def is_at_home(self, cell: int) -> bool:
+        """True if the machine that a cell belongs to runs it."""
+        return self.owners is None or self.machine_of(cell) == self.home_of(cell)
+
+    @property
+    def is_guest(self) -> bool:
+        """True if the cell belongs to another machine than that of this process."""
+        return bool(self.machine) and self.home_of(self.number).name != self.machine
+
+    def server_of(self, client_id: str) -> str:
+        """Address to which a client of MQTT 5 is referred; empty where it is brought to its cell."""
+        if not self.redirects:
+            return ""
+        machine = self.machine_of(self.cell_of(client_id))
+        own = self.machine or self.home_of(self.number).name
+        return "" if machine.name == own else machine.mqtt
+
+    @property
+    def index(self) -> int:
+        """Its number among the cells of its machine, from 0; -1 for a guest."""
+        return -1 if self.is_guest else self.number - self.near.start
+
+    @property
+    def near(self) -> range:
+        """Numbers of the cells with whose processes it shares a directory: those of its machine, or a guest alone."""
+        if self.is_guest:
+            return range(self.number, self.number + 1)
+        return self.home_of(self.number).cells if self.machines else range(self.count)
+
+    def head_of(self, cell: int) -> int:
+        """Number of the cell whose range server reads the store of a cell: the first of its machine, or a guest
+        itself."""
+        return self.home_of(cell).first if self.is_at_home(cell) else cell
 
     def cell_of(self, client_id: str) -> int:
         """Number of the cell that has a client."""

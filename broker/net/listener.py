@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from broker.auth.attempt import Certificate
-from broker.codec.decode import connecting_client, decode_packet
+from broker.codec.decode import connect_version, connecting_client, decode_packet
 from broker.codec.packets import Connect
 from broker.config.problems import hint
 from broker.connection.hub import Hub
@@ -238,6 +238,17 @@ class Listener:
         if (connect := entrance.connect) is None:
             return ""
         data, start, stop = connect
+        client_id = self._client_id(data, start, stop, origin)
+        place = self._hub.context.place
+        if (
+            place is not None
+            and place.server_of(client_id)
+            and connect_version(data, start, stop) == 5
+        ):
+            return ""  # it is referred to that server here
+        return client_id
+
+    def _client_id(self, data: bytes, start: int, stop: int, origin: Origin) -> str:
         if not self._hub.connecting.may_rename:
             return connecting_client(data, start, stop) or ""
         try:

@@ -68,6 +68,23 @@ ALARM_TYPES: Final[Mapping[str, AlarmType]] = {
     "cell_restarting": AlarmType(
         "critical", "The log says why the process ended; report what it shows.", "/cells"
     ),
+    "cell_without_copy": AlarmType(
+        "critical",
+        "If the machine of this cell is lost now, its store is too. Start the other machines, and look at their logs.",
+        "/cells",
+    ),
+    "clock_differs": AlarmType(
+        "warning",
+        "Set the clocks by NTP. Times of messages and rows, and when sessions, wills and delayed messages are due, are "
+        "those of the machine that runs the cell.",
+        "/cluster/machines",
+    ),
+    "cell_log_filling": AlarmType(
+        "critical",
+        "A machine that keeps a copy does not follow. It is left behind, and copies the store when it is back. Where "
+        "no machine follows, the cell stops to acknowledge when its log is full.",
+        "/cells",
+    ),
     "overload": AlarmType(
         "critical",
         "The saturation log has the tasks and connections that kept the broker busy. Reduce their load, or give the "

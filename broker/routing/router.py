@@ -198,6 +198,11 @@ class Routes(Generic[S]):
         self.matched: list[tuple[S, Subscription]] | None = None
         """Subscriptions that these were first made of, kept so that the identities stay in use."""
 
+    def durable(self) -> Routes[S]:
+        """The same without share groups and subscribers that get messages before they are committed."""
+        entries = [entry for entry in self.entries if entry.subscriber.is_durable and entry.qos]
+        return Routes(entries, (), self._keep)
+
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
         """Hand the message to every subscriber; returns how many there were."""
         if self.is_empty:

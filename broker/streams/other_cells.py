@@ -1,7 +1,7 @@
 """The shards of streams in the other cells of a broker, as the first cell heard of them last.
 
-The first cell answers for all, and its range server reads the stores of all. A log of cell n has there the number
-n × ``CELL_LOGS`` + its own.
+The first cell answers for all, and the range server of the first cell of each machine reads the stores of its cells. A
+log of cell n has there the number n × ``CELL_LOGS`` + its own, one of that first cell its own number.
 """
 
 from __future__ import annotations
@@ -20,10 +20,19 @@ Heard = Mapping[str, Any]
 
 class OtherCells:
     """The knowledge of the first cell. ``ask_at`` asks a cell for the offsets of a stream at a time, in microseconds
-    since 1970: it blocks, and is for threads."""
+    since 1970: it blocks, and is for threads. ``machines`` has the first cell of the machine of each cell that is on
+    another one."""
 
-    def __init__(self, cells: Sequence[int], ask_at: Callable[[int, str, int], Heard]) -> None:
+    def __init__(
+        self,
+        cells: Sequence[int],
+        ask_at: Callable[[int, str, int], Heard],
+        machines: Mapping[int, int],
+    ) -> None:
         self.cells = cells
+        self.machines = machines
+        self.urls: dict[int, str] = {}
+        """Addresses of the range servers of other machines, by their first cells."""
         self._ask_at = ask_at
         self._heard: dict[int, Mapping[str, Heard]] = {}
         self._away: set[int] = set(cells)
@@ -42,9 +51,11 @@ class OtherCells:
         return cell in self._away
 
     def of(self, name: str) -> dict[int, Heard]:
-        """A stream as each cell showed it last; without the cells that never did."""
+        """A stream as each cell showed it last; without cells that never did, or whose range server is not known."""
         return {
-            cell: streams[name] for cell, streams in sorted(self._heard.items()) if name in streams
+            cell: streams[name]
+            for cell, streams in sorted(self._heard.items())
+            if name in streams and (cell not in self.machines or self.machines[cell] in self.urls)
         }
 
     def unread(self, name: str, shard: int) -> tuple[int, int] | None:

@@ -121,23 +121,38 @@ class RangesProcess:
             await _end(self._process)
             self._process = None
 
-    def access(self, log: int, until_s: float = inf) -> dict[str, str]:
-        """Address and credentials for ranges of a log: ``ranges_url`` and ``ticket``, which is good until
-        ``expires_at``, at the latest until a Unix time."""
-        expires_s = int(min(time.time() + TICKET_LIFE_S, until_s))
+    @property
+    def url(self) -> str:
+        """Address at which readers reach it."""
         scheme = "http" if self._settings.certfile is None else "https"
-        url = self._settings.advertised_url or f"{scheme}://{address_text(*self.address)}"
+        return self._settings.advertised_url or f"{scheme}://{address_text(*self.address)}"
+
+    def access(self, log: int, until_s: float = inf, machine: int | None = None) -> dict[str, str]:
+        """Address and credentials for ranges of a log: ``ranges_url`` and ``ticket``, which is good until
+        ``expires_at``, at the latest until a Unix time. With the first cell of another ``machine`` the ticket is one of
+        that."""
+        expires_s = int(min(time.time() + TICKET_LIFE_S, until_s))
+        secret = self._secret if machine is None else self.secret_of(machine)
         expires_at = rfc3339(expires_s * 1_000_000_000)
         return {
-            "ranges_url": url,
-            "ticket": tickets.issue(self._secret, log, expires_s),
+            "ranges_url": self.url,
+            "ticket": tickets.issue(secret, log, expires_s),
             "expires_at": expires_at,
         }
 
+    def secret_of(self, machine: int) -> bytes:
+        """The secret of the range server of another machine, by its first cell."""
+        return tickets.secret_of(self._secret, machine)
+
+    def use_secret(self, secret: bytes) -> None:
+        """Take the secret that the first machine has for the range server of this one."""
+        if secret != self._secret:
+            self._secret = secret
+            self._tell({"secret": secret.hex()})
+
     def revoke_tickets(self) -> None:
         """End all tickets: a right to read was taken away. Readers that still have one ask for a new ticket."""
-        self._secret = secrets.token_bytes(32)
-        self._tell({"secret": self._secret.hex()})
+        self.use_secret(secrets.token_bytes(32))
 
     def send_stores(self) -> None:
         """Give the child the object stores again: a secret that they refer to may have changed."""

@@ -83,6 +83,7 @@ class ShardOffsets(TypedDict):
     at_offset: NotRequired[str]
     log: NotRequired[int]
     ticket: NotRequired[str]
+    ranges_url: NotRequired[str]
     stale: NotRequired[bool]
 
 
@@ -136,7 +137,7 @@ class StreamService(Contributor):
         settings: StreamSettings | None = None,
         users: Callable[[str], Sequence[object]] = lambda _name: (),
         unread_of: Callable[[str], Mapping[int, int]] = lambda _name: {},
-        access: Callable[[int, float], Mapping[str, str]] = lambda log, until_s: {},
+        access: Callable[[int, float, int | None], Mapping[str, str]] = lambda *_: {},
         index: IndexPages | None = None,
         ranges: RangeClient | None = None,
         places: TierPlaces | None = None,
@@ -353,15 +354,16 @@ class StreamService(Contributor):
             "log": stream.log,
             "now_us": str(now_us),
         }
-        return {**place, "shards": shards, **self._access(stream.log, until_s)}
+        return {**place, "shards": shards, **self._access(stream.log, until_s, None)}
 
     def _elsewhere(self, shown: Mapping[int, Heard], until_s: float) -> Iterator[ShardOffsets]:
         """The shards of other cells, as readers get them."""
         others = self.reader.others
         assert others is not None
         for cell, stream in shown.items():
-            log = cell * CELL_LOGS + stream["log"]
-            ticket = self._access(log, until_s).get("ticket", "")
+            machine = others.machines.get(cell)
+            log = stream["log"] + (0 if cell == machine else cell * CELL_LOGS)
+            ticket = self._access(log, until_s, machine).get("ticket", "")
             for position in stream["shards"]:
                 shard: ShardOffsets = {
                     "shard": position["shard"],
@@ -370,6 +372,8 @@ class StreamService(Contributor):
                     "log": log,
                     "ticket": ticket,
                 }
+                if machine is not None:
+                    shard["ranges_url"] = others.urls[machine]
                 if "at_offset" in position:
                     shard["at_offset"] = position["at_offset"]
                 if others.is_away(cell):

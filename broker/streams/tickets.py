@@ -34,5 +34,11 @@ def is_good(secret: bytes, ticket: str, log: int, now_s: float) -> bool:
     return bool(granted == log and now_s < expires_s)
 
 
+def secret_of(secret: bytes, cell: int) -> bytes:
+    """The secret of the range server of another machine, by the number of its first cell: each machine numbers
+    its logs itself, so a ticket of one is none of another."""
+    return _sign(secret, b"machine %d" % cell)
+
+
 def _sign(secret: bytes, body: bytes) -> bytes:
     return hmac.new(secret, body, hashlib.sha256).digest()

@@ -42,12 +42,7 @@ def _run(data_dir: Path, rounds: int, seed: int) -> CellWorld:
     log = node.log.read_text()
     assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
     found = rows(data_dir, CELLS)
-    told = [
-        publish.payload
-        for publisher in world.publishers
-        for publish in publisher.acknowledged
-        if publish.topic.startswith("k")
-    ]
+    told = world.told_rows()
     wrong = {payload: found[payload] for payload in told if found[payload] != 1}
     assert not wrong, (
         f"{len(wrong)} of {len(told)} messages are not one row: {list(wrong.items())[:5]}"

@@ -27,6 +27,7 @@ from broker.codec.packets import (
 from broker.connection.dead_letters import DeadLetterSettings
 from tests.support.linked_cells import Cell, cells, linked
 from tests.support.mqtt_server import on_loop
+from tests.support.waiting import until
 from tests.support.wire import WireClient
 
 _KEEPS: dict[str, Any] = {
@@ -437,24 +438,46 @@ async def test_a_cut_link_loses_doubles_and_reorders_nothing(
             await live.silence()
 
 
+@pytest.mark.parametrize(("qos", "options"), [(1, _KEEPS), (2, {})])
 @on_loop
-async def test_messages_keep_their_order_when_a_durable_session_comes_and_goes(
-    tmp_path: Path,
+async def test_messages_keep_their_order_when_those_who_get_them_by_the_log_come_and_go(
+    qos: int, options: dict[str, Any], tmp_path: Path
 ) -> None:
     total = 200
     async with cells(2, tmp_path) as (one, two):
         publisher = await one.node.client("p", 5)
         live = await two.node.client("live", 5)
         await live.subscribe(SubscriptionRequest("t", 1))
-        kept = await two.node.client("kept", 5, **_KEEPS)
+        other = await two.node.client("other", 5, **options)
         for number in range(1, total + 1):
-            publisher.send(Publish("t", b"%d" % number, 1, packet_id=number))
+            publisher.send(Publish("t", b"%d" % number, qos, packet_id=number))
             if number % 20 == 10:
-                await kept.subscribe(SubscriptionRequest("t", 1))
+                await other.subscribe(SubscriptionRequest("t", qos))
             if number % 20 == 0:
-                kept.send(Unsubscribe(number, ["t"]))
+                other.send(Unsubscribe(number, ["t"]))
         packets = await receive(live, total)
         assert [int(packet.payload) for packet in packets] == list(range(1, total + 1))
+
+
+@on_loop
+async def test_what_comes_live_waits_for_what_came_by_the_log_before(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 1))
+        once = await two.node.client("once", 5)
+        await once.subscribe(SubscriptionRequest("t", 2))
+        await linked([one, two])
+        one.store.allow.clear()
+        publisher.send(Publish("t", b"1", 2, packet_id=1))
+        await publisher.silence()
+        once.send(Unsubscribe(1, ["t"]))
+        await once.expect(UnsubAck)
+        await linked([one, two])
+        publisher.send(Publish("t", b"2", 2, packet_id=2))
+        await publisher.silence()
+        one.store.allow.set()
+        assert [packet.payload for packet in await receive(live, 2)] == [b"1", b"2"]
 
 
 @on_loop
@@ -527,3 +550,43 @@ def _are_even(word: str, here: Cell, there: Cell) -> bool:
 
 def _is_told(cell: Cell) -> bool:
     return bool(cell.node.server.hub.router.remote("t/1"))
+
+
+@on_loop
+async def test_records_that_come_again_after_a_failed_commit_come_to_no_live_subscriber_again(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        for subscriber in (live, kept):
+            await subscriber.subscribe(SubscriptionRequest("t", 2))
+        await linked([one, two])
+        two.store.fails = True
+        assert await publish(publisher, "t", b"once", 2, 1) == 0
+        failed = two.node.metrics.value
+        await until(lambda: failed("store_groups_failed") > 1)
+        two.store.fails = False
+        for subscriber in (live, kept):
+            [packet] = await receive(subscriber, 1)
+            assert (packet.payload, packet.qos) == (b"once", 2)
+            subscriber.send(PubComp((await subscriber.expect(PubRel)).packet_id))
+        await live.silence()
+
+
+@on_loop
+async def test_a_log_that_cannot_be_read_for_a_moment_is_read_on(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        await linked([one, two])
+        failed: list[str] = []
+        one.store.failed_reads = failed
+        one.cut(1)
+        assert await publish(publisher, "t", b"once", 1, 1) == 0
+        await until(lambda: "read" in failed)
+        one.store.failed_reads = None
+        [packet] = await receive(kept, 1)
+        assert packet.payload == b"once"

@@ -25,6 +25,7 @@ from broker.core.message import Message
 from broker.routing.settings import RetainedSettings
 from tests.support.linked_cells import Cell, cells, linked
 from tests.support.mqtt_server import on_loop
+from tests.support.waiting import until
 from tests.support.wire import WireClient
 
 _KEEPS: dict[str, Any] = {
@@ -346,3 +347,23 @@ async def test_a_killed_publisher_cell_sends_what_it_had_stored(tmp_path: Path) 
         await one.start()
         await linked(joined)
         await one.node.until(lambda: counts(joined) == [0, 1])
+
+
+@on_loop
+async def test_a_message_that_comes_while_the_store_cannot_be_read_comes_again(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path) as joined:
+        one, two = joined
+        topics = topics_of(one.place, 1, 2)
+        publisher = await one.node.client("p", 5)
+        failed: list[str] = []
+        two.store.failed_reads = failed
+        for packet_id, topic in enumerate(topics, 1):
+            publisher.send(Publish(topic, b"kept", 1, True, packet_id=packet_id))
+        await until(lambda: len(failed) > 1)
+        two.store.failed_reads = None
+        for packet_id in (1, 2):
+            assert (await publisher.expect(PubAck)).packet_id == packet_id
+        reader = await two.node.client("s", 5)
+        assert await found(reader, "t/#", 2) == dict.fromkeys(topics, b"kept")

@@ -30,6 +30,7 @@ from tests.cluster.test_workers import of_cell
 from tests.support.linked_cells import cells, linked
 from tests.support.mqtt_server import on_loop
 from tests.support.node import Node, eventually
+from tests.support.processor import is_within
 from tests.support.waiting import until
 from tests.support.wire import WireClient
 
@@ -140,7 +141,7 @@ async def test_a_hundred_thousand_filters_are_told_and_one_more_waits_for_none(
         print(
             f"{spent_s / _FILTERS * 1e6:.1f} us a filter, SUBACK p50 {median(waits) * 1e3:.2f} ms"
         )
-        assert spent_s / _FILTERS < 200e-6
+        assert is_within(spent_s, _FILTERS * 200e-6)
         for client in clients:
             client.abort()
         await two.node.until(lambda: not two.node.server.hub.router.remote("site/99999/x/t"))

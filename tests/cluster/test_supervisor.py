@@ -31,7 +31,7 @@ async def supervised(run: Path, count: int = 2, *what: str) -> AsyncIterator[Sup
     """A supervisor of bare cells, which are told to stop at the end."""
 
     command = (sys.executable, "-m", "tests.support.bare_cell", str(count), str(run), *what)
-    supervisor = Supervisor(run, count, command)
+    supervisor = Supervisor(run, range(count), command)
     serving = asyncio.create_task(supervisor.serve())
     try:
         yield supervisor
@@ -44,12 +44,12 @@ async def supervised(run: Path, count: int = 2, *what: str) -> AsyncIterator[Sup
 def test_it_says_ready_once_all_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def test() -> None:
         async with supervised(tmp_path) as supervisor:
-            await until(lambda: all(cell.ready for cell in supervisor._cells))
+            await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
             await until(lambda: capsys.readouterr().out == "sluice ready mqtt=mqtt:0 api=api:0\n")
             assert is_running(tmp_path, 0)
             assert is_running(tmp_path, 1)
             with pytest.raises(ConfigError, match="in use by another sluice"):
-                Supervisor(tmp_path, 2, ())
+                Supervisor(tmp_path, range(2), ())
         assert supervisor._status == 0
         assert not is_running(tmp_path, 0)
         assert not (tmp_path / "control.sock").exists()
@@ -62,7 +62,7 @@ def test_a_cell_that_dies_is_started_again_and_its_socket_stays(
 ) -> None:
     async def test() -> None:
         async with supervised(tmp_path) as supervisor:
-            await until(lambda: all(cell.ready for cell in supervisor._cells))
+            await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
             socket_file = (tmp_path / "pass-1.sock").stat().st_ino
             first = supervisor._cells[1].pid
             other = supervisor._cells[0].pid
@@ -81,8 +81,8 @@ def test_a_cell_that_dies_is_started_again_and_its_socket_stays(
 def test_cells_outlive_the_zygote_and_are_started_again_without_it(tmp_path: Path) -> None:
     async def test() -> None:
         async with supervised(tmp_path) as supervisor:
-            await until(lambda: all(cell.ready for cell in supervisor._cells))
-            first, other = (cell.pid for cell in supervisor._cells)
+            await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
+            first, other = (cell.pid for cell in supervisor._cells.values())
             zygote = supervisor._zygote
             assert zygote is not None
             os.kill(zygote._process.pid, signal.SIGKILL)

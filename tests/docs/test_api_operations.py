@@ -47,6 +47,8 @@ REFUSED: Final = {
         "cannot be reverted",
     ),  # the newest request before it changed no object
     "getSaturation": (404, "there is no saturation log entry"),  # unless the machine is busy
+    # it runs on one machine
+    **dict.fromkeys(("drainMachine", "resumeMachine"), (404, "there is no machine")),
     # nothing is wrong with this node, and nothing retained was deleted before
     **dict.fromkeys(
         ("getAlarm", "acknowledgeAlarm", "unacknowledgeAlarm"), (404, "there is no active alarm")

@@ -87,12 +87,14 @@ _OPEN: Final = frozenset(
 _OF_THE_FRONT: Final = frozenset(
     {
         "beginOidcSignIn",
+        "drainMachine",
         "markApplied",
         "probeAction",
         "probeAlarmReceiver",
         "probeConnector",
         "probeSource",
         "publishMessage",
+        "resumeMachine",
         "signIn",
         "signOut",
     }

@@ -23,6 +23,7 @@ from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 
 UNIT = (ROOT / "deploy" / "sluice.service").read_text()
+COMPOSE = (ROOT / "deploy" / "compose.yaml").read_text()
 CONTAINERFILE = (ROOT / "Containerfile").read_text().replace("\\\n", " ")
 PACKAGES = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
 
@@ -117,6 +118,31 @@ def test_what_the_container_runs_gets_ready_and_its_health_check_says_so(
     finally:
         broker.terminate()
         assert broker.wait(60) == 0, (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_the_containers_of_the_cluster_are_machines_of_it(tmp_path: Path, name: str) -> None:
+    """Their commands, with folders of the test in place of volumes and without the start itself."""
+    (tmp_path / "plant").mkdir()
+    text = COMPOSE.replace("/plant", str(tmp_path / "plant")).replace("$$", "$")
+    machine, founding = [_list(found) for found in re.findall(r"entrypoint: (\[.*\])$", text, re.M)]
+    environ = os.environ | {"SLUICE_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(ROOT)}
+    environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
+
+    def run(words: list[str], *more: str) -> None:
+        subprocess.run([*words, *more], env=environ, check=True, cwd=ROOT)
+
+    chown = f" && chown -R sluice {tmp_path / 'plant'}"
+    assert chown in founding[-1]
+    for _ in range(2):  # it starts with each 'up'
+        run([*founding[:-1], founding[-1].replace(chown, "")])
+    join, _, serve = machine[-1].partition(" && exec ")
+    assert serve.startswith("sluice serve ")
+    run([*machine[:-1], join], name)
+    config = (tmp_path / "data" / "conf.d" / "cluster.conf").read_text()
+    assert f'"machine": "{name}"' in config
+    assert f'"address": "{name}:7946"' in config
+    assert f'  {name}: {{ <<: *machine, command: ["{name}"], hostname: {name},' in COMPOSE
 
 
 def test_containerfile_runs_without_rights_and_names_files_that_are_there() -> None:

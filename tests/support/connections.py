@@ -16,6 +16,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _opened: ContextVar[list[asyncio.StreamWriter] | None] = ContextVar("opened", default=None)
 
 
+hosts: dict[int, str] = {}
+"""Hosts of ports that are not of 127.0.0.1, as in a network of its own."""
 tls_ports: dict[int, Path] = {}
 """Ports of 127.0.0.1 that are reached with TLS, where a test that says nothing of it is run so: files with the
 authority of their certificates."""
@@ -27,10 +29,10 @@ def _trusting(authority: Path) -> ssl.SSLContext:
 
 
 async def dial(port: int, **options: Any) -> Streams:
-    """A connection to a port of 127.0.0.1."""
+    """A connection to a port of 127.0.0.1, or of the host that has it."""
     if port in tls_ports:
         options.setdefault("ssl", _trusting(tls_ports[port]))
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
+    reader, writer = await asyncio.open_connection(hosts.get(port, "127.0.0.1"), port, **options)
     opened = _opened.get()
     if opened is not None:
         opened.append(writer)

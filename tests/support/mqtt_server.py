@@ -28,6 +28,7 @@ from broker.core import reason
 from broker.core.errors import Unavailable
 from broker.core.events import Columns, Events
 from broker.core.stage import Gate, Tap
+from broker.core.stream import StreamRecord
 from broker.net.server import Server
 from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.alarms import Alarms
@@ -64,13 +65,15 @@ class MovedClock:
 
 
 class GatedStore(MemoryStore):
-    """A store whose commits wait until ``allow`` is set, and fail while ``fails``."""
+    """A store whose commits wait until ``allow`` is set, and fail while ``fails``. While ``failed_reads`` is a list,
+    reads fail and are noted there, as those of a store that is being opened again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.allow = Event()
         self.allow.set()
         self.fails = self._fails_once = False
+        self.failed_reads: list[str] | None = None
 
     def fail_once_then_allow(self) -> None:
         """Let the commit that waits fail, and those after it go through."""
@@ -83,6 +86,21 @@ class GatedStore(MemoryStore):
             self._fails_once = False
             raise Unavailable("disk full")
         return super().commit(batch)
+
+    def get(self, key: bytes) -> bytes | None:
+        self._read("get")
+        return super().get(key)
+
+    def read(
+        self, shard: LogShard, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
+        self._read("read")
+        return super().read(shard, from_offset, limit)
+
+    def _read(self, how: str) -> None:
+        if self.failed_reads is not None:
+            self.failed_reads.append(how)
+            raise Unavailable("it is being opened again")
 
 
 class Node:

@@ -12,8 +12,9 @@ class Network:
     """A namespace with ``addresses``; processes in it are reached there from outside, and reach each other. What
     they reach outside is at ``outside``."""
 
-    def __init__(self, name: str, outside: str, addresses: Sequence[str]) -> None:
+    def __init__(self, name: str, device: str, outside: str, addresses: Sequence[str]) -> None:
         self.name, self.outside, self.addresses = name, outside, list(addresses)
+        self._device = device
         self._lost: list[str] = []
 
     def command(self, command: Sequence[str]) -> list[str]:
@@ -30,6 +31,22 @@ class Network:
         """Let everything through again."""
         while self._lost:
             self._rule("del", self._lost.pop())
+
+    def slow(self, rate: str, latency_ms: int, loss: float) -> None:
+        """Send to the outside no faster than ``rate``, such as ``1mbit``: packets wait in a queue for up to
+        ``latency_ms``, then vanish, as that share of all do. The kernel may lack ``netem``, so these are ``tbf`` and a
+        filter that draws a random number."""
+        self._tc("qdisc add", f"root tbf rate {rate} burst 4kb latency {latency_ms}ms")
+        self._tc("qdisc add", "clsact")
+        self._tc("filter add", "egress bpf da bytecode", _dropping(loss))
+
+    def quicken(self) -> None:
+        """End what ``slow`` did."""
+        for place in ("root", "clsact"):
+            self._tc("qdisc del", place)
+
+    def _tc(self, what: str, how: str, *last: str) -> None:
+        _run(*self.command(["tc", *what.split(), "dev", self._device, *how.split(), *last]))
 
     def _rule(self, verb: str, address: str) -> None:
         # among themselves the addresses are local, which is looked up before any rule
@@ -62,6 +79,7 @@ def hosts(count: int, addresses: int = 1) -> Iterator[list[Network]]:
             made.append(
                 Network(
                     name,
+                    inner,
                     f"{prefix}.1",
                     [f"{prefix}.{last}" for last in range(first, first + addresses)],
                 )
@@ -77,6 +95,11 @@ def hosts(count: int, addresses: int = 1) -> Iterator[list[Network]]:
         for one in made:
             _run("ip", "netns", "delete", one.name)
         _run("ip", "link", "delete", bridge)
+
+
+def _dropping(share: float) -> str:
+    """Classic BPF as ``tc`` reads it: drop (2) where a random number is below the share, else let through (0)."""
+    return f"4,32 0 0 {(1 << 32) - 0x1000 + 56},53 1 0 {int(share * (1 << 32))},6 0 0 2,6 0 0 0"
 
 
 def _run(*command: str) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,15 +125,29 @@ class Node(Reachable):
         environ: dict[str, str] | None = None,
         open_files: int | None = None,
         workers: int | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """``open_files`` is what the system permits the process, where that is other than here."""
+        """``open_files`` is what the system permits the process, where that is other than here; ``prefix`` begins the
+        command line, as for a network of its own."""
         super().__init__(data_dir, config, environ)
         self.workers = default_workers if workers is None else workers
         self.open_files = open_files
+        self.prefix = prefix
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, timeout_s: float = 120.0) -> Node:
         """Start and wait for the line that says ready."""
+        self.begin()
+        line = self.first_line(timeout_s)
+        match = READY.search(line)
+        if match is None:
+            self.kill()  # else its pipe and process are reported to have been left open by a later test
+        assert match, f"no ready line, but {line!r}; log:\n{self.log.read_text()[-3000:]}"
+        self.mqtt, self.api = _address(match["mqtt"]), _address(match["api"])
+        return self
+
+    def begin(self) -> None:
+        """Start, without a look at what it says."""
         environ = os.environ | self.prepare()
         command = [
             sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),
@@ -145,21 +159,15 @@ class Node(Reachable):
             command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command,
+                [*self.prefix, *command],
                 env=environ,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=Path(__file__).parents[2],
             )
-        line = self._first_line(timeout_s)
-        match = READY.search(line)
-        if match is None:
-            self.kill()  # else its pipe and process are reported to have been left open by a later test
-        assert match, f"no ready line, but {line!r}; log:\n{self.log.read_text()[-3000:]}"
-        self.mqtt, self.api = _address(match["mqtt"]), _address(match["api"])
-        return self
 
-    def _first_line(self, timeout_s: float) -> str:
+    def first_line(self, timeout_s: float) -> str:
+        """The next line on its standard output; empty where none comes in time."""
         assert self.process is not None
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:

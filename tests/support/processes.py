@@ -106,6 +106,11 @@ class ServerProcess:
         self._running.send_signal(signal.SIGCONT)
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not ended."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """Its process identifier."""
         return self._running.pid

@@ -88,6 +88,7 @@ EMPTY: Final = {
     "saturation": "only what overloads a broker adds an entry",
     "authentication": "clients of this broker have no password",
     "authorization/sources": "it would ask a service for each client",
+    "cluster/machines": "it has a machine only where there are several",
 }
 ENTRIES: Final = {entry["path"]: entry for entry in (*DECLARED["kinds"], *DECLARED["resources"])}
 

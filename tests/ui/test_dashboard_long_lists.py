@@ -113,6 +113,8 @@ SHORT: Final = {
     "quarantine": "one a stream",
     "saturation": "only what overloads a broker adds one",
     "cells": "one a process",
+    "cluster/machines": "one a machine",
+    "cluster/slots": "one a process",
 }
 """Lists that have no thousands of rows, and why."""
 

@@ -12,7 +12,7 @@ from paho.mqtt import publish as mqtt_publish
 
 from tests.support.node import Node, eventually
 from tests.support.node import running as serving
-from tests.ui.browser import check_look
+from tests.ui.browser import Requests, check_look
 from tests.ui.test_dashboard_states import PASSWORD
 
 ROLES: Final = ("viewer", "operator", "editor")
@@ -129,16 +129,17 @@ def test_no_page_and_no_tab_asks_for_what_the_role_may_not(
         ),
     )
     offered: list[str] = []
+    requests = Requests(page)
     sign_in_as(page, broker, role)
     for path in PAGES:
         page.goto(f"{broker.url}/{path}")
         page.wait_for_selector("main h1")
-        page.wait_for_load_state("networkidle")
+        requests.wait()
         tabs = page.locator("main nav.tabs a").evaluate_all("links => links.map(link => link.href)")
         for address in tabs or [page.url]:
             page.goto(address)
             page.wait_for_selector("main h1")
-            page.wait_for_load_state("networkidle")
+            requests.wait()
             if role == "viewer":
                 buttons = page.locator("main :is(button, a.button):visible:enabled")
                 offered += [

@@ -1,6 +1,6 @@
 """Calls from the front to other cells: the same routes, on a unix socket of each that only this user may open.
 
-A request there shows the administrator's token, and in a header who asked the front: rights are checked with it.
+A request there shows in a header who asked the front: rights are checked with it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ ACTOR_HEADER: Final = "sluice-actor"
 OF_CELL: Final = "of_cell"
 # Path of the entries of a cell's store for a backup; only other cells may ask.
 STORE_PATH: Final = "/api/v1/cells:store"
+# Path of the files that the first cell saves; only cells of other machines ask.
+FILES_PATH: Final = "/api/v1/cells:files"
 _ANSWERED: Final = ("content-type", "etag", "location", "retry-after", "content-disposition")
 
 
@@ -133,18 +135,19 @@ def is_of_cell(request: HTTPConnection) -> bool:
     return getattr(request.state, OF_CELL, False) is True
 
 
-def socket_path(directory: int, number: int) -> str:
-    """The socket of a cell's API; short, however long the path of the directory is."""
-    return f"/proc/self/fd/{directory}/api-{number}.sock"
+def socket_name(number: int) -> str:
+    """The socket of a cell's API, in the run directory."""
+    return f"api-{number}.sock"
 
 
-def bind_socket(place: Place) -> socket.socket:
-    """The socket on which a cell serves its API to the others; replaces what an earlier process left."""
+def bind_socket(place: Place, name: str = "") -> socket.socket:
+    """The socket on which a cell serves its API to the others, or one of another name; replaces what an earlier process
+    left."""
     place.run.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = os.open(place.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path = socket_path(directory, place.number)
+        path = f"/proc/self/fd/{directory}/{name or socket_name(place.number)}"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         mask = os.umask(0o177)
@@ -165,9 +168,8 @@ def bind_socket(place: Place) -> socket.socket:
 class CellCalls:
     """Asks the other cells over connections that are kept."""
 
-    def __init__(self, place: Place, token: str) -> None:
+    def __init__(self, place: Place) -> None:
         self._place = place
-        self._token = token
         self._directory: int | None = None
         self._clients: dict[int, httpx.AsyncClient] = {}
 
@@ -176,7 +178,8 @@ class CellCalls:
         self._directory = os.open(self._place.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for number in self._place.others:
             transport = httpx.AsyncHTTPTransport(
-                uds=socket_path(self._directory, number),
+                # short, however long the path of the directory is
+                uds=f"/proc/self/fd/{self._directory}/{socket_name(number)}",
                 limits=httpx.Limits(max_connections=_AT_ONCE, keepalive_expiry=30.0),
             )
             self._clients[number] = httpx.AsyncClient(transport=transport, trust_env=False)
@@ -205,7 +208,7 @@ class CellCalls:
         client = self._clients.get(cell)
         if client is None:
             return Away(cell, "this process is stopping")
-        sent = {**(headers or {}), **self._identity(actor)}
+        sent = {**(headers or {}), **_identity(actor)}
         try:
             async with asyncio.timeout(within_s):
                 response = await client.request(
@@ -224,7 +227,7 @@ class CellCalls:
         client = self._clients.get(cell)
         if client is None:
             raise not_there(Away(cell, "this process is stopping"))
-        sent = self._identity(actor)
+        sent = _identity(actor)
         wait = httpx.Timeout(ANSWER_S, read=_PIECE_S)
         try:
             async with client.stream(method, _url(target), headers=sent, timeout=wait) as response:
@@ -245,7 +248,7 @@ class CellCalls:
         client = self._clients.get(cell)
         if client is None:
             return
-        sent = self._identity(actor)
+        sent = _identity(actor)
         with contextlib.suppress(httpx.HTTPError, OSError):
             async with client.stream(method, _url(target), headers=sent, timeout=None) as response:
                 rest = b""
@@ -256,12 +259,9 @@ class CellCalls:
                     if end:
                         yield whole + end
 
-    def _identity(self, actor: Actor) -> dict[str, str]:
-        return {
-            "Authorization": f"Bearer {self._token}",
-            "Accept-Encoding": "identity",
-            ACTOR_HEADER: header_of_actor(actor),
-        }
+
+def _identity(actor: Actor) -> dict[str, str]:
+    return {"Accept-Encoding": "identity", ACTOR_HEADER: header_of_actor(actor)}
 
 
 def store_path(*, messages: bool, is_encrypted: bool) -> str:

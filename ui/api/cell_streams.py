@@ -32,7 +32,10 @@ class CellStreams:
         self._streams = streams
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._others = streams.show_others(place.others, self._at)
+        self._heads: dict[int, int] = {}
+        """The cell with the range server of each cell that this one's range server does not read."""
+        self._others = streams.show_others(place.others, self._at, self._heads)
+        self._find_heads()
 
     def start(self) -> None:
         """Begin to exchange."""
@@ -52,14 +55,28 @@ class CellStreams:
         cell = shard // self._streams.shards(name)
         return cell if cell < self._place.count else self._place.number
 
+    def _find_heads(self) -> None:
+        place = self._place
+        if place.machines:
+            self._heads.update((cell, place.head_of(cell)) for cell in place.others)
+            for cell in place.near:
+                if cell in self._heads and self._heads[cell] == place.number:
+                    del self._heads[cell]
+
     async def look(self, names: Sequence[str] | None = None) -> None:
         """Ask all other cells for their positions now; those of all streams if no names are given."""
+        self._find_heads()
         await asyncio.gather(*(self._ask(cell, names) for cell in self._place.others))
 
     async def _ask(self, cell: int, names: Sequence[str] | None) -> None:
         unread = self._streams.unread() if names is None else None
-        answer = await self._call(cell, {"names": names, "unread": unread})
+        body = {"names": names, "unread": unread}
+        if self._heads.get(cell) == cell:
+            body["secret"] = self._streams.ranges.secret_of(cell).hex()
+        answer = await self._call(cell, body)
         if isinstance(answer, Reply) and answer.is_good:
+            if self._heads.get(cell) == cell:
+                self._others.urls[cell] = answer.value["ranges_url"]
             self._others.note(cell, answer.value["streams"], is_all=names is None)
         else:
             self._others.note_away(cell)
@@ -91,7 +108,11 @@ class CellStreams:
 
 def answered(streams: StreamRecords, asked: Any) -> Spec:
     """The answer of a cell. ``asked`` has the names of streams, or None for all, a time in microseconds since 1970, and
-    by stream and shard the first offsets that tables have not read. Blocks where a time is in a tier."""
+    by stream and shard the first offsets that tables have not read; on another machine than that of the first cell,
+    also the secret of tickets for its range server. Blocks where a time is in a tier."""
     if asked.get("unread") is not None:
         streams.note_unread(asked["unread"])
-    return {"streams": streams.told(asked.get("names"), asked.get("at_us"))}
+    if "secret" in asked:
+        streams.ranges.use_secret(bytes.fromhex(asked["secret"]))
+    told = streams.told(asked.get("names"), asked.get("at_us"))
+    return {"streams": told, "ranges_url": streams.ranges.url}

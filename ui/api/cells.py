@@ -71,14 +71,13 @@ class Faces:
     def __init__(
         self,
         place: Place,
-        token: str,
         file: SavedFile,
         reload: Adopts,
         streams: StreamRecords | None = None,
         backups: Backups | None = None,
     ) -> None:
         self.place = place
-        self._calls = CellCalls(place, token)
+        self._calls = CellCalls(place)
         self._requests = CellRequests(place, self._calls)
         self._jobs = JobsOfCells(place, self._calls, self._requests)
         self._streams = None if streams is None else CellStreams(place, self._calls, streams)

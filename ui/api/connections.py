@@ -3,21 +3,26 @@
 A connection is *busy* from the end of a request's body to the end of its answer; a WebSocket always is. At the limit,
 one that has not authenticated makes room, else the one that has been idle for longest. Only where all have
 authenticated and are busy is the new one refused.
+
+Connections that another machine relays begin with a line that says whose they are (``Relayed``), and are answered with
+one byte.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import h11
+import msgspec
 from starlette.requests import HTTPConnection
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
+from broker.core.relayed import TAKEN, Relayed
 from broker.core.room import Room
 from broker.observe.metrics import Counter, Metrics
 from ui.api.cell_calls import OF_CELL
@@ -30,13 +35,19 @@ _HELP: Final = "HTTP connections of the management API that were closed early, b
 # Seconds that the end of an answer may take to be sent once the connection is closing.
 _LINGER_S: Final = 2.0
 _STOPPING: Final = 1012
+# Longest line of another machine.
+_MOST_LINE_BYTES: Final = 1024
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
+Way = Literal["clients", "cells", "machines"]
+"""Openers of the connections of a server: clients; other cells, whose requests are marked so; other machines, which
+relay those of clients."""
+
+
 class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
-    """The connections of one server, and their limits. ``metrics`` counts those closed early. ``is_of_cells`` says
-    that only other cells of this broker can open them: requests are marked so."""
+    """The connections of one server, and their limits. ``metrics`` counts those closed early."""
 
     def __init__(
         self,
@@ -45,17 +56,18 @@ class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
         read_timeout_s: float,
         metrics: Metrics,
         *,
-        is_of_cells: bool = False,
+        way: Way = "clients",
     ) -> None:
         super().__init__(most)
-        self.state: State = {OF_CELL: True} if is_of_cells else {}
+        self.way = way
+        self.state: State = {OF_CELL: True} if way == "cells" else {}
         self.header_timeout_s = header_timeout_s
         self.read_timeout_s = read_timeout_s
         self._closed: dict[str, Counter] = {
             reason: metrics.counter("api_connections_closed", _HELP, reason=reason)
             for reason in ("max_connections", "header_timeout", "read_timeout")
         }
-        if not is_of_cells:
+        if way == "clients":
             metrics.gauge(
                 "api_connections", lambda: len(self), "HTTP connections of the management API"
             )
@@ -72,7 +84,8 @@ class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
         _loop: Loop = None,
     ) -> HttpConnection:
         """Create the protocol of a connection; called by uvicorn."""
-        return HttpConnection(self, config, server_state, {**app_state, **self.state}, _loop)
+        make = RelayedConnection if self.way == "machines" else HttpConnection
+        return make(self, config, server_state, {**app_state, **self.state}, _loop)
 
     def websocket(
         self, config: Config, server_state: ServerState, app_state: State
@@ -200,6 +213,78 @@ class HttpConnection(H11Protocol):
         self.loop.call_later(_LINGER_S, self.transport.abort)
 
 
+class RelayedConnection(HttpConnection):
+    """The same behind another machine, once that has said whose it is."""
+
+    _lines = b""
+    _link: asyncio.Transport | None = None
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Wait for the line."""
+        self._link = transport
+        self._late = self.loop.call_later(self._room.header_timeout_s, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """The line first, then requests."""
+        if self._link is None:
+            super().data_received(data)
+            return
+        line, end, rest = (self._lines + data).partition(b"\n")
+        self._lines = line
+        if not end and len(line) <= _MOST_LINE_BYTES:
+            return
+        try:
+            relayed = _RELAYED.decode(line)
+        except msgspec.MsgspecError:
+            self._link.abort()
+            return
+        link = self._link
+        self._begin(relayed)
+        link.write(TAKEN)
+        if rest:
+            super().data_received(rest)
+
+    def _begin(self, relayed: Relayed) -> None:
+        assert self._link is not None
+        assert self._late is not None
+        self._late.cancel()
+        link, self._link = self._link, None
+        super().connection_made(cast(asyncio.Transport, _Behind(link, relayed)))
+
+    def eof_received(self) -> None:
+        """It ends."""
+        if self._link is None:
+            super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other machine, or the client, is gone."""
+        if self._link is None:
+            super().connection_lost(exc)
+        elif self._late is not None:
+            self._late.cancel()
+
+
+class _Behind:
+    """A transport with the address and TLS of the client that another machine relays."""
+
+    def __init__(self, link: asyncio.Transport, relayed: Relayed) -> None:
+        self._link = link
+        self._shown = {
+            "socket": None,
+            "peername": (relayed.host, relayed.port),
+            "sslcontext": relayed.is_tls or None,
+        }
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return (
+            self._shown[name] if name in self._shown else self._link.get_extra_info(name, default)
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+
 class WebSocketConnection(WebSocketsSansIOProtocol):
     """uvicorn's, which waits for no client that does not read."""
 
@@ -266,3 +351,6 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def _abort_soon(self) -> None:
         self.loop.call_later(_LINGER_S, self.transport.abort)
+
+
+_RELAYED: Final = msgspec.json.Decoder(Relayed)

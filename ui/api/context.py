@@ -35,6 +35,7 @@ from broker.admin.stream_records import StreamRecords
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
+from broker.cluster.service import ClusterService
 from broker.config.root import PlannedReload, ReloadedConfig
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Contributors
@@ -51,6 +52,8 @@ from ui.api.sign_in import SignIn
 from ui.api.status import Status
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ui.api.cells import Faces
 
 
@@ -131,6 +134,7 @@ class ApiContext:
     saturation: SaturationLog | None = None
     applied: AppliedObjects | None = None
     cells: CellService | None = None
+    cluster: ClusterService | None = None
     backups: Backups | None = None
     captures: Captures | None = None
     audit_trail: Any = None
@@ -154,6 +158,8 @@ class ApiContext:
     api_settings: ApiSettings = field(default_factory=ApiSettings)
     metrics: Metrics = field(default_factory=Metrics)
     verb_timeout_s: float = 2.0
+    saved_files: Mapping[str, Path] | None = None
+    """The files that the first cell of several machines saves, for the cells of others."""
     faces: Faces | None = None
     """The other cells, where this process answers for several."""
     base_url: str = ""

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from broker.admin.named_files import check_files
+from broker.admin.named_files import check_files, names_files
 from broker.core import jsontext
 from broker.core.errors import Invalid
 from broker.core.marks import marked
@@ -41,13 +41,14 @@ async def read_object(
         ApiProblem: 413 when the body is too large, 400 when it is not JSON.
         broker.core.errors.Invalid: it is not an object, or names files that objects may not.
     """
+    text = await read_bytes(request, most_bytes)
     try:
-        body = jsontext.decode(await read_bytes(request, most_bytes))
+        body = jsontext.decode(text)
     except jsontext.JsonError as error:
         raise ApiProblem(400, "malformed_json", f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise Invalid(f"the body must be a JSON object, and is {_kind(body)}")
-    if not may_name_files:
+    if not may_name_files and names_files(text):
         check_files(body)
     return body
 

@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from broker.core.hosts import address_text
-from ui.api.connections import HttpRoom
+from ui.api.connections import HttpRoom, Way
 from ui.api.context import ApiContext
 from ui.api.listening import BACKLOG, Certificate, bind
 from ui.api.live import MAX_FRAME_BYTES
@@ -24,7 +24,7 @@ _REFRESH_S = 10
 
 class ApiServer:
     """One HTTP listener, of HTTPS with a ``certificate``. ``listener`` is a socket that listens already, which the
-    server closes; a unix socket is for the other cells of this broker."""
+    server closes; a unix socket is for the other cells of this broker, or for its other machines."""
 
     def __init__(
         self,
@@ -33,13 +33,14 @@ class ApiServer:
         port: int,
         listener: socket.socket | None = None,
         certificate: Certificate | None = None,
+        way: Way = "clients",
     ) -> None:
         self._app = app
         self._host = host
         self._port = port
         self._listener = listener
         self._certificate = certificate
-        self._is_of_cells = listener is not None and listener.family == socket.AF_UNIX
+        self._way = way
         self._refreshing: asyncio.TimerHandle | None = None
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -57,11 +58,11 @@ class ApiServer:
             settings.header_timeout,
             settings.body_timeout,
             context.metrics,
-            is_of_cells=self._is_of_cells,
+            way=self._way,
         )
         listener = self._listener or bind(self._host, self._port)
         certificate = self._certificate
-        host, port = ("", 0) if self._is_of_cells else listener.getsockname()[:2]
+        host, port = listener.getsockname()[:2] if self._way == "clients" else ("", 0)
         config = uvicorn.Config(
             self._app,
             http=cast(Any, room.protocol),
@@ -87,7 +88,7 @@ class ApiServer:
             self._server.serve(sockets=[listener]), name="management API"
         )
         await self._until_serving(self._server, self._task)
-        if not self._is_of_cells:
+        if self._way == "clients":
             scheme = "http" if certificate is None else "https"
             context.base_url = f"{scheme}://{address_text(host, port)}"
         self._refresh()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -60,6 +59,7 @@ class TableJobs(TableFiles):
 
     def __init__(self, tables: LakeTableService) -> None:
         super().__init__(tables)
+        self._clock = tables.states.clock
         self._audits_at_s: dict[str, float] = {}
         """When the last scheduled audit of each table was started, or tried to be."""
         self._start_audit: Callable[..., object] | None = None
@@ -133,11 +133,11 @@ class TableJobs(TableFiles):
     def starts_audits(self, start: Callable[..., object]) -> None:
         """Take the function that starts an audit as a job, from a table's name, the unit, the number of records and the
         order. The first one waits for jobs that continue after a start of the broker."""
-        self._start_audit, self._audits_from_s = start, time.monotonic() + _FIRST_AUDIT_S
+        self._start_audit, self._audits_from_s = start, self._clock.monotonic_s() + _FIRST_AUDIT_S
 
     def audit_when_due(self) -> None:
         """Start the audit of each table whose interval has passed since the last one ended."""
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         for spec in self._tables.specs() if now_s >= self._audits_from_s else ():
             if self._is_audit_due(spec, now_s):
                 self._audits_at_s[spec.name] = now_s
@@ -160,7 +160,8 @@ class TableJobs(TableFiles):
         last = self._states.last_audit(spec.name)
         return (
             last is None
-            or time.time() - datetime.fromisoformat(last["at"]).timestamp() >= spec.audit_interval
+            or self._clock.now_ns() / 1e9 - datetime.fromisoformat(last["at"]).timestamp()
+            >= spec.audit_interval
         )
 
     async def _audit_on_schedule(self, name: str) -> None:
@@ -255,7 +256,7 @@ class TableJobs(TableFiles):
         advance: Advance,
     ) -> ReplayReport:
         """Wait until a table that is created again has the records of ranges; what it has then."""
-        failed_s = time.monotonic()
+        failed_s = self._clock.monotonic_s()
         while True:
             spec = self._tables.spec(name)
             report = self._states.reports.get(name, {})
@@ -275,8 +276,8 @@ class TableJobs(TableFiles):
                     "filtered_after": None, "missing": list(missing), "recreates": True, "fills": True,
                 }  # fmt: skip
             if is_there:
-                failed_s = time.monotonic()
-            elif time.monotonic() - failed_s > _SILENT_S:
+                failed_s = self._clock.monotonic_s()
+            elif self._clock.monotonic_s() - failed_s > _SILENT_S:
                 _, reason = self._states.state(spec)
                 raise Unavailable(f"the replay failed: {reason or self._states.why_no_job()}")
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -487,7 +488,7 @@ class TableJobs(TableFiles):
             "rule_text": spec.get("rule_text"),
             **parameters,
         }
-        replaying = self._states.orders[name] = Order(order)
+        replaying = self._states.orders[name] = Order(order, self._clock)
         try:
             while replaying.state == "running":
                 self._tables.spec(name)
@@ -495,7 +496,7 @@ class TableJobs(TableFiles):
                 replaying.order["pause"] = is_paused()
                 if not replaying.is_heard and not waits_for_job:
                     self._states.check_job()
-                if time.monotonic() - replaying.heard_s > _SILENT_S:
+                if self._clock.monotonic_s() - replaying.heard_s > _SILENT_S:
                     raise Unavailable(
                         f"the lake job reported nothing for {_SILENT_S:g} s; {self._states.why_no_job()}"
                     )

@@ -6,7 +6,6 @@ Runs in the broker, which need not have Spark's packages: modules that read tabl
 from __future__ import annotations
 
 import builtins
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -200,7 +199,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _is_found_by_job(self, start: Place) -> bool:
         """True for a time to come, and with several cells for any: to ask the others for offsets takes a while."""
         return isinstance(start, datetime) and (
-            self._services.node.cells > 1 or start.timestamp() > time.time()
+            self._services.node.cells > 1
+            or start.timestamp() * 1e9 > self._services.node.clock.now_ns()
         )
 
     def _compiled(self, spec: Spec) -> LakeTableSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from bridges.spark.broker_side.views import (
     TableReplay,
     TableResult,
 )
+from broker.core.clock import Clock
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.kinds import counted
@@ -75,14 +75,18 @@ class Order:
     """An order that was passed to the lake job, and the last report on it."""
 
     order: TableReplay
+    clock: Clock
     state: str = "running"
     done: int = 0
     error: str | None = None
     result: TableResult | None = None
-    heard_s: float = field(default_factory=time.monotonic)
+    heard_s: float = field(init=False)
     is_heard: bool = False
     """True if the lake job has reported on it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.heard_s = self.clock.monotonic_s()
 
     def note(self, progress: ReplayProgress) -> None:
         if progress["id"] != self.order["id"]:
@@ -91,7 +95,7 @@ class Order:
         self.done = progress["done"]
         self.error = progress["error"]
         self.result = progress["result"]
-        self.heard_s = time.monotonic()
+        self.heard_s = self.clock.monotonic_s()
         self.is_heard = True
         self.changed.set()
 
@@ -120,6 +124,7 @@ class TableStates:
         job: LocalSpark,
     ) -> None:
         self._services = services
+        self.clock = services.node.clock
         self._tables = tables
         self._places = places
         self._job = job
@@ -136,7 +141,7 @@ class TableStates:
         self._waiting: dict[str, dict[int, tuple[int, int]]] = {}
         """By table and shard, the first record that the table does not have, and when it was published."""
         self._last_audits: dict[str, LastAudit | None] = {}
-        self._traces = TableTraces(tables, services.monitoring, services.node.clock)
+        self._traces = TableTraces(tables, services.monitoring, self.clock)
         """Values in the store, as far as they were read."""
 
     def changed(self) -> None:
@@ -244,7 +249,9 @@ class TableStates:
             self.orders[name].note(report["replay"])
         if report["state"] == "running" and not self._is_outdated(report):
             self._job.succeeded()
-        count = _Count(time.monotonic(), report.get("rows") or 0, report.get("dead_letters") or 0)
+        count = _Count(
+            self.clock.monotonic_s(), report.get("rows") or 0, report.get("dead_letters") or 0
+        )
         self._counts.setdefault(name, deque()).append(count)
         metrics = self._services.monitoring.metrics
         for member, (metric, help) in _FIGURES.items():
@@ -305,7 +312,7 @@ class TableStates:
         counts = self._counts.get(name)
         if not counts:
             return 0, 0
-        while len(counts) > 1 and time.monotonic() - counts[0].at_s > _MINUTE_S:
+        while len(counts) > 1 and self.clock.monotonic_s() - counts[0].at_s > _MINUTE_S:
             counts.popleft()
         return max(0, counts[-1].rows - counts[0].rows), max(
             0, counts[-1].dead_letters - counts[0].dead_letters
@@ -318,7 +325,7 @@ class TableStates:
     def note_audit(self, name: str, problems: Sequence[str]) -> None:
         """Keep the outcome of an audit with its table."""
         audit: LastAudit = {
-            "at": rfc3339(time.time_ns()),
+            "at": rfc3339(self.clock.now_ns()),
             "ok": not problems,
             "problem_count": len(problems),
             "problems": [*problems[:_SHOWN_PROBLEMS]],
@@ -344,7 +351,7 @@ class TableStates:
         """Raise ``Unavailable`` where no lake job runs or starts: neither the broker's own nor one that reports."""
         if self._job.state()["state"] in ("starting", "running"):
             return
-        now = time.monotonic()
+        now = self.clock.monotonic_s()
         reporting = (name for name, report in self.reports.items() if report["state"] != "stopped")
         if not any(now - self._counts[name][-1].at_s <= _GONE_S for name in reporting):
             raise Unavailable(
@@ -391,7 +398,7 @@ class TableStates:
             return "starting" if job["state"] in ("starting", "running") else "stopped", job[
                 "reason"
             ]
-        silent_s = time.monotonic() - self._counts[spec.name][-1].at_s
+        silent_s = self.clock.monotonic_s() - self._counts[spec.name][-1].at_s
         if silent_s > _GONE_S and report["state"] != "stopped":
             return (
                 "failed",
@@ -464,7 +471,7 @@ class TableStates:
         ]
         published_us = [time_us for time_us in times if time_us is not None]
         return (
-            max(0.0, round(time.time() - min(published_us) / 1_000_000, 1))
+            max(0.0, round(self.clock.now_ns() / 1e9 - min(published_us) / 1_000_000, 1))
             if published_us
             else None
             if times
@@ -482,7 +489,7 @@ class TableStates:
         before_us = [time_us - 1 for time_us in times if time_us is not None]
         if len(before_us) < len(times):
             return None
-        now_us = int(self._positions(spec.stream).get("now_us") or time.time_ns() // 1000)
+        now_us = int(self._positions(spec.stream).get("now_us") or self.clock.now_ns() // 1000)
         return rfc3339(min(before_us, default=now_us) * 1000)
 
     def _time_of(self, spec: LakeTableSpec, shard: int, offset: int) -> int | None:

@@ -38,11 +38,13 @@ DATA: Final = "Authentication-Data"
 
 
 class ConnectRefused(PeerError):
-    """A CONNECT is refused. The text is for the client, ``detail`` for the log alone."""
+    """A CONNECT is refused. The text is for the client, ``detail`` for the log alone, and ``server`` the address of
+    another server to use."""
 
-    def __init__(self, code: int, text: str = "", *, detail: str = "") -> None:
+    def __init__(self, code: int, text: str = "", *, detail: str = "", server: str = "") -> None:
         super().__init__(code, text)
         self.detail = detail
+        self.server = server
 
 
 class Logins:

@@ -232,8 +232,14 @@ class Connecting:
         self._client_events.connack(
             c, packet, client, error.reason_code, self._session_expiry(c, packet, {})
         )
-        detail = error.detail if isinstance(error, ConnectRefused) else ""
-        c.refuse_connect(error.reason_code, str(error), client.client_id, detail=detail)
+        refused = error if isinstance(error, ConnectRefused) else ConnectRefused(error.reason_code)
+        c.refuse_connect(
+            error.reason_code,
+            str(error),
+            client.client_id,
+            detail=refused.detail,
+            server=refused.server,
+        )
 
     def _accept(
         self, c: Connection, packet: Connect, client: Client, answer: dict[str, Any]
@@ -325,6 +331,13 @@ class Connecting:
         """Refuse what no authenticator has to be asked about. Raises ``PeerError``."""
         if c.link.refusal:
             raise ConnectRefused(c.link.refusal)
+        place = self._context.place
+        if (
+            place is not None
+            and packet.version == 5
+            and (server := place.server_of(attempt.client_id))
+        ):
+            raise ConnectRefused(reason.USE_ANOTHER_SERVER, server=server)
         if not packet.client_id and (
             packet.version == 3 or (packet.version == 4 and not packet.clean_start)
         ):

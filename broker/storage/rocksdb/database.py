@@ -2,6 +2,9 @@
 
 A failed write (disk full, an I/O error) leaves RocksDB refusing every further one until it is opened again, which
 rocksdict has no call for: so it is closed and opened, at most once a second, as soon as the disk has room for that.
+
+With a commit log, changes are in the log first, and are applied here after, unsynced: what a power failure takes comes
+from the log again.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from typing import Final
 
 from rocksdict import AccessType, DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
 
-from broker.core.errors import ConfigError, Unavailable
+from broker.core.errors import ConfigError, SluiceError, Unavailable
 from broker.observe.log import get_logger
+from broker.storage.commit_log import CommitLog, LogLost, Mark, Steps
 from broker.storage.rocksdb import keys, options, wal
 
 _log = get_logger(__name__)
@@ -30,6 +34,9 @@ _STALL_STEP_S: Final = 0.005
 _STALL_LIMIT_S: Final = 10.0
 _REOPEN_INTERVAL_S: Final = 1.0
 _ROOM_BYTES: Final = 1024 * 1024
+# First byte of keys for the whole store, and a key behind all.
+_OF_ALL: Final = b"m"
+_BEHIND_ALL: Final = b"\xff"
 
 
 class Database:
@@ -42,25 +49,31 @@ class Database:
         monotonic_s: Callable[[], float] = time.monotonic,
         *,
         must_exist: bool = False,
+        log: CommitLog | None = None,
     ) -> None:
-        """Open, creating what is missing. ``must_exist``: where the directory is missing, its data is lost.
+        """Open, creating what is missing. ``must_exist``: where the directory is missing, its data is lost. ``log``:
+        what ``write`` adds to, once ``lead`` was called.
 
         Raises:
             ConfigError: the directory cannot be used, a log is empty, gone or damaged in its middle, or a newer release
                 wrote it.
+            LogLost: with ``log``, in place of that where commits are lost here.
         """
         self._path = path
         self._memory = memory
         self._monotonic_s = monotonic_s
         self._write_options = options.without_stalls()
         self._is_broken = False
+        self._log = log
+        self._is_behind = False
+        """True while the log may have what this lacks."""
         self._reopened_at_s = float("-inf")
         self._manifest = wal.Manifest(path, self._first_needed_log)
         try:
             if lost := self._manifest.missing(must_exist=must_exist):
-                raise ConfigError([lost])
+                raise self._lost(lost)
             self._db = self._open()
-        except ConfigError:
+        except (ConfigError, LogLost):
             raise
         except Exception as error:  # rocksdict raises nothing more exact
             raise ConfigError([f"the store in {path} cannot be opened: {error}"]) from error
@@ -70,15 +83,86 @@ class Database:
 
     @property
     def is_broken(self) -> bool:
-        """True if a write failed and the database has not been opened again since."""
-        return self._is_broken
+        """True if a write failed, and ``recover`` has not succeeded since."""
+        return self._is_broken or self._is_behind
 
-    def write(self, changes: Changes, *, sync: bool) -> None:
-        """Make changes: all of them, or nothing unless only the ``sync`` failed.
+    @property
+    def applied(self) -> Mark:
+        """End of the applied part of the commit log."""
+        return Mark.unpack(self.get(keys.APPLIED))
+
+    def lead(self) -> None:
+        """Become the only one that adds to the commit log, with all applied that it has.
 
         Raises:
-            Unavailable: the disk is full or failing; ``recover`` before the next write.
+            LogLost: it has not all that this lacks.
+            Unavailable: too few of its servers answer.
         """
+        assert self._log is not None
+        while True:
+            self._catch_up()
+            applied = self.applied
+            has_base = applied == Mark() and self._has_content()
+            if (mark := self._log.claim(applied, has_base=has_base)) is not None:
+                self.apply(mark, ())
+                return
+
+    def apply(self, mark: Mark, steps: Steps) -> None:
+        """Apply an entry of the commit log.
+
+        Raises:
+            Unavailable: the disk is full or failing; ``recover`` before the next one.
+        """
+        changes = Changes(steps)
+        changes.put(keys.APPLIED, mark.pack())
+        self._write(changes, sync=False)
+
+    def write(self, changes: Changes, *, sync: bool) -> None:
+        """Make changes: all of them, or nothing unless only the ``sync`` failed. With a commit log, none waits for the
+        disk here.
+
+        Raises:
+            Fenced: another process adds to the commit log now.
+            Unavailable: the disk is full or failing, or the commit log does not answer; ``recover`` before the next
+                write.
+        """
+        if self._log is None:
+            self._write(changes, sync=sync)
+            return
+        self._is_behind = True
+        mark = self._log.append(changes.steps)
+        try:
+            self.apply(mark, changes.steps)
+        except Unavailable as error:
+            # others have the changes, and here they would be reported as failed
+            self._log.give_up(str(error))
+            raise
+        self._is_behind = False
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values as of the call, for ``copied``."""
+        return self.iterate(b"", _BEHIND_ALL)
+
+    def sync(self) -> Mark:
+        """Wait until the disk has what is applied; that mark.
+
+        Raises:
+            Unavailable: the disk fails.
+        """
+        with self._translated(writing=True):
+            applied = self.applied
+            self._db.flush_wal(True)
+            return applied
+
+    def _has_content(self) -> bool:
+        return any(not key.startswith(_OF_ALL) for key, _ in self.entries())
+
+    def _catch_up(self) -> None:
+        assert self._log is not None
+        for mark, steps in self._log.follow(self.applied):
+            self.apply(mark, steps)
+
+    def _write(self, changes: Changes, *, sync: bool) -> None:
         with self._translated(writing=True):
             self._write_without_stall(changes)
             if sync:
@@ -88,11 +172,20 @@ class Database:
             self._manifest.note(has_commits=True)
 
     def recover(self) -> None:
-        """Open the database again after a failed write.
+        """Open the database again after a failed write, and apply what the commit log has.
 
         Raises:
-            Unavailable: it does not open yet, or was tried less than a second ago.
+            Fenced: another process adds to the commit log now.
+            Unavailable: it does not open yet, was tried less than a second ago, or the log does not answer.
         """
+        if self._is_broken:
+            self._open_again()
+        if self._log is not None and self._is_behind:
+            self._log.decide()
+            self._catch_up()
+            self._is_behind = False
+
+    def _open_again(self) -> None:
         now_s = self._monotonic_s()
         if now_s - self._reopened_at_s < _REOPEN_INTERVAL_S:
             raise Unavailable(
@@ -218,7 +311,7 @@ class Database:
             return False
         if not damage.is_tail:
             self._manifest.forget()  # the sentence has logs cut or deleted
-            raise ConfigError([_damaged_log(damage)])
+            raise self._lost(_damaged_log(damage))
         _log.warning(
             "store.log_cut",
             file=str(damage.file),
@@ -229,6 +322,10 @@ class Database:
         os.truncate(damage.file, damage.offset)
         return True
 
+    def _lost(self, text: str) -> SluiceError:
+        """Error for commits that are lost here: with a commit log, they are elsewhere."""
+        return ConfigError([text]) if self._log is None else LogLost(text)
+
     def _open_unheld(self) -> Rdict:
         return open_unheld(lambda: Rdict(str(self._path), options.primary(self._memory)))
 
@@ -237,7 +334,7 @@ class Database:
         if stored is None:
             changes = Changes()
             changes.put(keys.FORMAT, str(FORMAT).encode())
-            self.write(changes, sync=True)
+            self._write(changes, sync=True)
         elif int(stored) > FORMAT:
             self._db.close()
             raise ConfigError([_newer_format(self._path, int(stored))])
@@ -358,27 +455,28 @@ def last_before(db: Rdict, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | N
 class Changes:
     """Puts and deletes that are made together, in the order given."""
 
-    __slots__ = ("_steps",)
+    __slots__ = ("steps",)
 
-    def __init__(self) -> None:
-        self._steps: list[tuple[bytes, bytes | None, bool]] = []
+    def __init__(self, steps: Steps = ()) -> None:
+        self.steps = list(steps)
+        """The changes in their order, as a commit log has them."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
-        self._steps.append((key, value, False))
+        self.steps.append((key, value, False))
 
     def delete(self, key: bytes) -> None:
         """Delete a key."""
-        self._steps.append((key, None, False))
+        self.steps.append((key, None, False))
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete all keys from ``start`` up to, not including, ``end``."""
-        self._steps.append((start, end, True))
+        self.steps.append((start, end, True))
 
     def batch(self) -> WriteBatch:
         """A fresh write batch."""
         batch = WriteBatch(raw_mode=True)
-        for key, value, is_range in self._steps:
+        for key, value, is_range in self.steps:
             if value is None:
                 batch.delete(key)
             elif is_range:

@@ -2,7 +2,7 @@
 
 ::
 
-    m NAME                                   what concerns the whole store: format
+    m NAME                                   what concerns the whole store: format, how far its log is applied
     k KEY                                    the key space above the store
     s LOG SHARD                              state of a shard: first and next offset, latest time, bytes
     f LOG SHARD FIRST_OFFSET                 a frame
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from broker.storage.store import FrameEntry, LogShard
 
 FORMAT: Final = b"mformat"
+APPLIED: Final = b"mapplied"
 STATES: Final = b"s"
 
 _SHARD: Final = struct.Struct(">cIH")

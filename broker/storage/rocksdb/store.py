@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -19,6 +20,7 @@ from broker.core.errors import Unavailable
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamRecord
 from broker.observe.log import get_logger
+from broker.storage.commit_log import CommitLog, Mark
 from broker.storage.directory import DirectoryLock
 from broker.storage.rocksdb import keys
 from broker.storage.rocksdb.database import Changes, Database, DatabaseCursor, Reclaim
@@ -49,26 +51,42 @@ class RocksStore:
         directory: Path,
         durability: Literal["fsync", "os"] = "fsync",
         memory: Memory = USUAL_MEMORY,
+        log: CommitLog | None = None,
     ) -> None:
-        """Open, or make, the store of a data directory.
+        """Open, or make, the store of a data directory. With ``log``, which others keep too, it becomes that one's
+        owner, and no commit waits for the disk here.
 
         Raises:
             broker.core.errors.ConfigError: the directory cannot be used, another process has it, a newer release
                 wrote it, or what it held is gone.
+            broker.core.errors.Unavailable: the log does not answer.
+            broker.storage.commit_log.LogLost: the log lacks what this store lacks.
+            broker.storage.commit_log.LogBehind: the log lacks what this store has.
         """
         self._lock_file = DirectoryLock(directory)
         self._place = str(directory)
         self._sync = durability == "fsync"
+        self._log = log
         self._changing = threading.RLock()
         self._undo: Changes | None = None
         began_s = time.monotonic()
+        opened: Database | None = None
         try:
             has_objects = self._lock_file.was_used and (directory / API_FILE).exists()
-            self._db = Database(directory / DATABASE_FOLDER, memory, must_exist=has_objects)
+            self._db = opened = Database(
+                directory / DATABASE_FOLDER, memory, must_exist=has_objects, log=log
+            )
+            if log is not None:
+                opened.lead()
             self._reclaim = Reclaim(self._db.compact)
             self._states = self._load_states()
             self._log_opened(time.monotonic() - began_s)
         except BaseException:
+            if opened is not None:
+                with suppress(Unavailable):
+                    opened.close()
+            if log is not None:
+                log.close()
             self._lock_file.release()
             raise
 
@@ -263,6 +281,28 @@ class RocksStore:
                 else:
                     yield key, value
 
+    def copy(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values of the database as of the call, for ``copied``. With a commit log."""
+        return self._db.entries()
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it is known of every commit whether it is in the commit log."""
+        return not self._db.is_broken
+
+    def trim_log(self, position: int) -> Mark:
+        """Forget the commit log before a position, but only what the disk has here; how far it is applied.
+
+        Raises:
+            broker.core.errors.Unavailable: the disk or the log does not answer.
+        """
+        assert self._log is not None
+        with self._changing:
+            applied = self._db.sync()
+            if position:
+                self._log.trim(min(position, applied.position))
+            return applied
+
     def close(self) -> None:
         self._reclaim.wait()
         try:
@@ -275,6 +315,8 @@ class RocksStore:
                 effect="what was committed comes from the log again",
             )
         finally:
+            if self._log is not None:
+                self._log.close()
             self._lock_file.release()
 
     def _append(
@@ -295,11 +337,14 @@ class RocksStore:
 
     def _repair(self) -> None:
         """After a failed write: open again, and take back what was written but could not be synced."""
-        if self._db.is_broken:
+        was_broken = self._db.is_broken
+        if was_broken:
             self._db.recover()
         if self._undo is not None:
             self._db.write(self._undo, sync=True)
             self._undo = None
+        if was_broken:  # a trim or a merge that was reported as failed may be there
+            self._states = self._load_states()
 
     def _undo_of(self, batch: Batch, before: Snapshot) -> Changes:
         """Changes that revert the batch. A sync that fails leaves the batch in RocksDB's memory and perhaps on disk,
@@ -374,13 +419,26 @@ def filled(directory: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
         broker.core.errors.Unavailable: the disk is full or fails.
         ValueError: a key is none of a store.
     """
+    copied(directory, (_of_store(entry) for entry in entries))
+
+
+def _of_store(entry: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    if entry[0][:1] not in _KINDS:
+        raise ValueError(f"{entry[0][:40]!r} is not a key of a store")
+    return entry
+
+
+def copied(directory: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
+    """Make a copy of the database that has these keys and values (``Database.entries``).
+
+    Raises:
+        broker.core.errors.Unavailable: the disk is full or fails.
+    """
     database = Database(directory / DATABASE_FOLDER, USUAL_MEMORY)
     try:
         changes = Changes()
         size_bytes = 0
         for key, value in entries:
-            if key[:1] not in _KINDS:
-                raise ValueError(f"{key[:40]!r} is not a key of a store")
             changes.put(key, value)
             size_bytes += len(key) + len(value)
             if size_bytes >= _TOGETHER_BYTES:

@@ -53,6 +53,7 @@ from broker.observe.rotating_file import RotatingFile
 from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
+from tests.support.bridges import HastyClock
 from tests.support.features import Unused, make_services
 from tests.support.waiting import until
 
@@ -996,15 +997,13 @@ def test_an_audit_is_an_order_of_the_lake_job_and_its_outcome_stays_with_the_tab
     assert lake.tables.get("one")["last_audit"] is None
 
 
-def test_audits_run_on_a_schedule(lake: LakeFeature, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audits_run_on_a_schedule(tmp_path: Path) -> None:
+    services = make_lake_services(tmp_path)
+    clock = services.node.clock = HastyClock()
+    lake = LakeFeature(services)
     lake.tables.create({"name": "one", "stream": "hot", "audit_interval": "1d"})
     lake.tables.create({"name": "two", "stream": "hot"})
     started: list[str] = []
-    now_s = time.time()
-    passed = {"s": 0.0}
-    monkeypatch.setattr(time, "time", lambda: now_s + passed["s"])
-    monkeypatch.setattr(time, "time_ns", lambda: int((now_s + passed["s"]) * 1e9))
-    monkeypatch.setattr(time, "monotonic", lambda: 1000 + passed["s"])
 
     def start(name: str, unit: str, total: int, *, order: dict[str, Any]) -> None:
         assert (unit, total, order) == ("records", 0, {"audit": "offsets"})
@@ -1014,9 +1013,9 @@ def test_audits_run_on_a_schedule(lake: LakeFeature, monkeypatch: pytest.MonkeyP
         lake.states.note_audit(name, [])
 
     async def look(after_s: float) -> int:
-        passed["s"] += after_s
+        clock.ahead_s += after_s
         for name in ("one", "two"):
-            lake.states.report(name, {"state": "running", "at": rfc3339(time.time_ns())})
+            lake.states.report(name, {"state": "running", "at": rfc3339(clock.now_ns())})
         lake.states.look()
         lake.jobs.audit_when_due()
         await asyncio.gather(*lake.jobs._starting)

@@ -12,6 +12,7 @@ from broker.admin.sent_messages import SentMessages
 from broker.codec.encode import encode_packet
 from broker.codec.packets import Publish
 from broker.session.outbox import Outbox, PendingWrites
+from tests.support.processor import is_within
 
 PACKETS = [
     encode_packet(Publish("a", b"1"), 5),
@@ -81,4 +82,4 @@ def test_many_messages_in_one_write_take_a_bounded_time_and_are_counted() -> Non
     took_s = thread_time() - began_s
     assert len(reading.packets) == 200
     assert reading.skipped == count - 5000
-    assert took_s < 0.1
+    assert is_within(took_s, 0.1)

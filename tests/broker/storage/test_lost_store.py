@@ -114,7 +114,7 @@ def killed_with_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory whose process was killed while two logs had commits that no table had."""
     keeping = FILL.replace(
         "RocksStore(Path(sys.argv[1]))", "RocksStore(Path(sys.argv[1]), 'os', Memory(64 * 1024))"
-    )
+    ).replace("os.kill", "flushed(store._db._db)\nos.kill")
     script = f"""
 from broker.storage.rocksdb import options
 from broker.storage.rocksdb.options import Memory
@@ -125,6 +125,10 @@ def primary(memory):
     changed.set_max_write_buffer_number(8)
     return changed
 options.primary = primary
+def flushed(database):  # a kill in the midst would leave all logs needed
+    flushes = ("rocksdb.mem-table-flush-pending", "rocksdb.num-running-flushes")
+    while any(map(database.property_int_value, flushes)):
+        pass
 {keeping}"""
     directory = tmp_path_factory.mktemp("logs") / "data"
     done = subprocess.run(

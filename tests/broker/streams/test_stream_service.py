@@ -206,7 +206,10 @@ def test_positions_by_time_are_texts_and_tell_where_to_read() -> None:
     async def test() -> None:
         bench = Bench(
             MemoryStore(),
-            access=lambda log, until_s: {"ranges_url": "http://h:1", "ticket": f"for {log}"},
+            access=lambda log, until_s, machine: {
+                "ranges_url": "http://h:1",
+                "ticket": f"for {log}",
+            },
         )
         bench.service.create({"name": "rows"})
         await bench.append("rows", 100, 200, 300)

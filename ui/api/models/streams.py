@@ -22,8 +22,8 @@ from ui.api.models.shapes import Body
 class ShardPosition(BaseModel):
     """First and next offset of a shard; offsets are strings, since JavaScript loses precision above 2^53.
 
-    A shard in another cell has a `log` and `ticket` of its own. It is `stale` while its cell does not answer: its
-    offsets are then those that were known last.
+    A shard in another cell has a `log` and `ticket` of its own, on another machine a `ranges_url` too. It is `stale`
+    while its cell does not answer: its offsets are then those that were known last.
     """
 
     shard: int
@@ -32,14 +32,15 @@ class ShardPosition(BaseModel):
     at_offset: str | None = None
     log: int | None = None
     ticket: str | None = None
+    ranges_url: str | None = None
     stale: bool | None = None
 
 
 class StreamPositions(BaseModel):
     """First and next offsets of a stream, and the address to read its records from.
 
-    That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer; a shard may have another
-    ``log`` and ``ticket``. ``epoch`` changes when a stream is deleted and created again.
+    That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer; a shard may have
+    another ``log``, ``ticket`` and ``ranges_url``. ``epoch`` changes when a stream is deleted and created again.
     """
 
     stream: str

@@ -11,7 +11,7 @@ export const useMe = (isIn = true) =>
   useQuery({ queryKey: ["me"], queryFn: () => settled(client.GET("/api/v1/me")), staleTime: FRESH_MS, enabled: isIn })
     .data;
 
-/** Whether a right exists; everything is shown until the rights are known. */
+/** Whether a right exists. No page is shown until the rights are known, for it would ask for what it may not. */
 export function useMay(isIn = true): (resource: string, does: Does) => boolean {
   const me = useMe(isIn);
   return (resource, does) => !me || (me.rights[resource] ?? []).includes(does);

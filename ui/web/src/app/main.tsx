@@ -6,7 +6,7 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { linkNow } from "../api/channel";
 import { Refused } from "../api/client";
-import { KINDS } from "../api/kinds";
+import { KINDS, RESOURCES } from "../api/kinds";
 import { overviewSearch } from "../parts/ranges";
 import { topicSearch } from "../parts/topic-search";
 import { Shell } from "./shell";
@@ -48,12 +48,14 @@ const mqtt = createRoute({
 const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
 const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
 const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: ObjectPage });
-/** Pages of kinds whose paths have two parts; links to them are not typed. */
-const deeper = KINDS.filter(({ path }) => path.includes("/")).flatMap(({ path }) => [
-  createRoute({ getParentRoute: () => root, path: `/${path}`, component: () => <ListPage path={path} /> }),
-  createRoute({ getParentRoute: () => root, path: `/new/${path}`, component: () => <NewPage path={path} /> }),
-  createRoute({ getParentRoute: () => root, path: `/${path}/$name`, component: () => <ObjectPage path={path} /> }),
-]);
+/** Pages of kinds and resources whose paths have two parts; links to them are not typed. */
+const deeper = [...KINDS, ...RESOURCES]
+  .filter(({ path }) => path.includes("/"))
+  .flatMap(({ path }) => [
+    createRoute({ getParentRoute: () => root, path: `/${path}`, component: () => <ListPage path={path} /> }),
+    createRoute({ getParentRoute: () => root, path: `/new/${path}`, component: () => <NewPage path={path} /> }),
+    createRoute({ getParentRoute: () => root, path: `/${path}/$name`, component: () => <ObjectPage path={path} /> }),
+  ]);
 const router = createRouter({
   routeTree: root.addChildren([start, overview, topics, mqtt, create, list, object, ...(deeper as unknown as [])]),
   defaultPreload: false,

@@ -1,0 +1,35 @@
+"""The machines of a broker as users see them, and which of them has a client."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+
+class MachineRow(TypedDict):
+    """A machine of the cluster. Its own cells are those from `first_cell` to `last_cell`; it runs `cells` now, and its
+    copies of the stores of the cells `copies` follow. `draining`: it gives its cells to other machines; `drained`: it
+    has given them, and gets none until it is resumed. Other machines reach it at `address`, clients at `mqtt`, where
+    that is configured. Without `cluster.nats` cells never move."""
+
+    name: str
+    state: Literal["running", "draining", "drained", "away"]
+    version: str | None
+    cells: list[int]
+    copies: list[int]
+    first_cell: int
+    last_cell: int
+    address: str
+    mqtt: str | None
+
+
+class SlotRow(TypedDict):
+    """The slots from `first` to `last`, both included, and the cell that has their clients. The slot of a client is the
+    CRC-32 of its identifier in UTF-8, modulo 1,024. `machine` and `mqtt` are null where one machine has all cells."""
+
+    first: int
+    last: int
+    cell: int
+    machine: str | None
+    mqtt: str | None

@@ -1,0 +1,167 @@
+"""Copies of the stores of cells that other machines run.
+
+A thread for each cell applies the cell's commit log to a database. Where the log no longer reaches back to it, or
+damage was found, the copy is replaced by the owner's, or by that of a third machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from broker.cluster.copying import (
+    CopyState,
+    Source,
+    fetch,
+    socket_of_copies,
+    socket_of_copy,
+)
+from broker.cluster.nats.log import NatsLog
+from broker.cluster.settings import ClusterSettings
+from broker.core.errors import ConfigError, Unavailable
+from broker.observe.log import get_logger
+from broker.storage.commit_log import LogLost, Mark
+from broker.storage.rocksdb.database import Database
+from broker.storage.rocksdb.options import Memory
+from broker.storage.rocksdb.store import DATABASE_FOLDER
+
+_log = get_logger(__name__)
+
+_MEMORY: Final = Memory(write_buffer=16 * 1024 * 1024, block_cache=8 * 1024 * 1024)
+# Seconds between looks at a log that has grown, and at one that has not; between attempts; between syncs.
+_SOON_S: Final = 0.02
+_IDLE_S: Final = 0.2
+_AGAIN_S: Final = 1.0
+_SYNC_S: Final = 1.0
+
+
+class Copy:
+    """The copy of one cell, and the thread that keeps it up."""
+
+    def __init__(
+        self, cell: int, directory: Path, log: NatsLog, bring: Callable[[int, Path], None]
+    ) -> None:
+        """``bring`` replaces the directory's store by another copy, or raises ``Unavailable``."""
+        self.cell = cell
+        self._directory = directory
+        self._log = log
+        self._bring = bring
+        self._database: Database | None = None
+        self._is_over = threading.Event()
+        self._synced = Mark()
+        self._synced_s = 0.0
+        self._problem = "it has not begun"
+        self._thread = threading.Thread(target=self._keep, name=f"copy of cell {cell}", daemon=True)
+
+    def start(self) -> None:
+        """Follow the log from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Follow it no more, and close the database."""
+        self._is_over.set()
+        self._thread.join()
+
+    def state(self) -> tuple[CopyState, Source | None]:
+        """How far it is, and the copy where it is in order."""
+        problem = self._problem
+        state = CopyState(self._synced.position, self._synced.epoch, problem)
+        return state, None if problem or self._database is None else self
+
+    def copy(self) -> Iterator[tuple[bytes, bytes]]:
+        database = self._database
+        if database is None:
+            raise Unavailable(f"the copy of cell {self.cell} is being replaced")
+        return database.entries()
+
+    def _keep(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                if self._database is None:
+                    self._open()
+                self._follow()
+            except LogLost as error:
+                self._note(str(error))
+                self._make_again()
+            except (ConfigError, Unavailable) as error:
+                self._note(str(error))
+                self._is_over.wait(_AGAIN_S)
+            except Exception as error:  # noqa: BLE001  of RocksDB, or a bug: the other copies go on
+                self._note(repr(error))
+                self._is_over.wait(_AGAIN_S)
+        self._close()
+
+    def _open(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._database = Database(self._directory / DATABASE_FOLDER, _MEMORY)
+        self._synced = self._database.applied
+
+    def _follow(self) -> None:
+        database = self._database
+        assert database is not None
+        if database.is_broken:
+            database.recover()
+        has_grown = False
+        for mark, steps in self._log.follow(database.applied):
+            database.apply(mark, steps)
+            has_grown = True
+            if self._is_over.is_set():
+                return
+            self._sync(database)
+        self._sync(database)
+        self._note("")
+        self._is_over.wait(_SOON_S if has_grown else _IDLE_S)
+
+    def _sync(self, database: Database) -> None:
+        if time.monotonic() - self._synced_s >= _SYNC_S:
+            self._synced = database.sync()
+            self._synced_s = time.monotonic()
+
+    def _make_again(self) -> None:
+        self._close()
+        try:
+            self._bring(self.cell, self._directory)
+            _log.info("copy.made", cell=self.cell)
+        except Unavailable as error:
+            self._note(str(error))
+            self._is_over.wait(_AGAIN_S)
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        self._log.close()
+        if database is not None:
+            try:
+                database.close()
+            except Unavailable as error:
+                _log.warning("copy.closed_unwritten", cell=self.cell, reason=str(error))
+
+    def _note(self, problem: str) -> None:
+        before, self._problem = self._problem, problem
+        if problem == before:
+            return
+        if problem:
+            _log.warning("copy.does_not_follow", cell=self.cell, reason=problem)
+        else:
+            _log.info("copy.follows", cell=self.cell, position=self._synced.position)
+
+
+def bring(run: Path, cluster: ClusterSettings, cell: int, directory: Path) -> None:
+    """Make the store of a directory a copy of a cell's: of the owner's, else of that of another machine.
+
+    Raises:
+        Unavailable: none gives one.
+    """
+    names = [socket_of_copy(cell), *map(socket_of_copies, cluster.others_with(cell))]
+    problems = []
+    for name in names:
+        try:
+            state = fetch(run, name, cell, directory)
+        except Unavailable as error:
+            problems.append(str(error))
+        else:
+            _log.info("copy.brought", cell=cell, of=name, position=state.position)
+            return
+    raise Unavailable("; ".join(problems) or f"no other machine has a copy of cell {cell}")

@@ -1,0 +1,462 @@
+"""Keeps copies of other machines' cells, and decides which cells this machine runs: a process of its own, on each
+machine of a cluster with NATS.
+
+Twice a second it writes into NATS what runs here and how far its copies are, and reads what others wrote. A machine
+that can write there can commit, too: so the one that cannot, or that has ended, is silent, and its cells are taken over
+by the machine with the newest copy. A wrong guess costs a takeover and never a message: the commit log of a cell has
+one owner. A machine that is back gets its cells back as soon as its own copies of them are up to date. One that is
+*drained* gives its cells to others, one after the other, and gets none back until it is resumed.
+
+The supervisor sends a line when a cell runs here, has ended or cannot go on (``runs CELL``, ``ended CELL``, ``failed
+CELL``), and gets one when a cell is to start or to stop (``start CELL``, ``stop CELL``), or none runs since the machine
+is drained (``drained 0``). When the supervisor is killed, cells go on, and so does their keeper until there is another
+one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from broker.cluster.copies import Copy, bring
+from broker.cluster.copying import CopyServer, CopyState, Source, socket_of_copies
+from broker.cluster.directories import cell_directory, copy_directory
+from broker.cluster.keeping import KeeperServer, State, Told, Verb
+from broker.cluster.nats.board import Board
+from broker.cluster.nats.log import NatsLog
+from broker.cluster.owners import owners_in
+from broker.cluster.settings import ClusterSettings
+from broker.cluster.supervisor import is_running, lock
+from broker.core.errors import Unavailable
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+_ROUND_S: Final = 0.5
+_LOCKED_AGAIN_S: Final = 0.05
+# Files of the run directory: locked by the keeper, and the life of the one that began last.
+_LOCK: Final = "keeper.lock"
+_LIFE: Final = "keeper"
+# File of the data directory of a machine that is drained.
+_DRAINED: Final = "drained"
+# Rounds without a word after which a machine is silent; only those count in which this one could write.
+_SILENT: Final = 8
+# Rounds in which a machine with an older copy lets others go first.
+_TURN: Final = 4
+# Rounds for which a machine does not take a cell again that has ended on it.
+_HELD_OFF: Final = 10
+# Rounds for which the copy of another machine has to follow until it gets the cell, and records that it may be behind
+# then.
+_FOLLOWS: Final = 3
+_BEHIND: Final = 2000
+# Seconds for which a machine that leaves, and runs a server of NATS, waits for others that leave and still write.
+_LAST_S: Final = 15.0
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What another machine wrote last, and rounds since it was new."""
+
+    state: State
+    clock_s: float = 0.0
+    rounds: int = 0
+
+
+class Views(msgspec.Struct, frozen=True):
+    """All that a decision is made of. ``states`` are of the machines that are not silent, with this one."""
+
+    own: str
+    homes: Mapping[int, str]
+    states: Mapping[str, State]
+
+
+def runner_of(views: Views, cell: int) -> str:
+    """The machine that runs a cell; empty for none."""
+    for name, state in views.states.items():
+        if cell in state.runs:
+            return name
+    return ""
+
+
+def turn_of(views: Views, cell: int) -> int | None:
+    """Number of machines that should take a cell over before this one; None if it has no copy that follows."""
+    home = views.homes[cell]
+    ready = [
+        (state.is_drained, name != home, -state.copies.get(cell, 0), name)
+        for name, state in views.states.items()
+        if not state.is_leaving
+        and (cell in state.copies or (name == home and cell not in state.behind))
+    ]
+    order = [name for *_, name in sorted(ready)]
+    return order.index(views.own) if views.own in order else None
+
+
+def yields(views: Views, cell: int) -> bool:
+    """True if another machine runs a cell, or wants to, that goes first where two do at once."""
+    rivals = [name for name, state in views.states.items() if cell in state.runs]
+    return min(rivals, default=views.own) < views.own
+
+
+def leaves_for(views: Views, cell: int) -> str:
+    """The machine that gets a cell which this one runs: its own machine, or another one where this is drained; empty
+    where it stays for now."""
+    here = views.states[views.own]
+    home = views.homes[cell]
+    names = views.states if here.is_drained else [home]
+    ready = []
+    for name in names:
+        state = views.states.get(name)
+        if state is None or name == views.own or state.is_leaving or state.is_drained:
+            continue
+        if cell in state.copies and state.copies[cell] >= here.ends.get(cell, 0) - _BEHIND:
+            ready.append((name != home, -state.copies[cell], name))
+    return min(ready)[-1] if ready else ""
+
+
+class Keeper:
+    """The copies of one machine and its part in decisions. ``order`` tells the supervisor."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        cluster: ClusterSettings,
+        order: Callable[[str], None],
+        version: str = "",
+    ) -> None:
+        self._data_dir = data_dir
+        self._run = data_dir / "run"
+        self._cluster = cluster
+        self._order = order
+        self._version = version
+        self._own = cluster.machine
+        self._life = uuid4().hex[:12]
+        self._number = 0
+        layout = cluster.layout
+        self._places = {machine.name: place for place, machine in enumerate(layout)}
+        self._homes = {cell: machine.name for machine in layout for cell in machine.cells}
+        first = layout[cluster.place].cells.start
+        self._directories = {
+            **{
+                cell: cell_directory(data_dir, cell - first) for cell in layout[cluster.place].cells
+            },
+            **{cell: copy_directory(data_dir, cell) for cell in cluster.copied_here()},
+        }
+        self._board = Board(cluster.nats_places, cluster.name, self._own, cluster.nats.replicas)
+        self._owners = owners_in(self._run, is_keeper=True)
+        self._copies: dict[int, Copy] = {}
+        self._heard: dict[str, _Heard] = {}
+        self._runs: set[int] = set()
+        self._wanted: set[int] = set()
+        """Cells that are announced to the other machines, and start after that."""
+        self._alone: dict[int, int] = {}
+        """Rounds for which no machine has run a cell."""
+        self._follows: dict[int, int] = {}
+        """Rounds for which another machine could get a cell that runs here."""
+        self._is_told = False
+        """True once the supervisor knows if the machine was drained when it began."""
+        self._stopping: int | None = None
+        """The cell that was ordered to stop and has no other machine yet: the next one waits for it."""
+        self._is_leaving = False
+        self._drained = data_dir / _DRAINED
+        self._is_drained = self._drained.exists()
+        self._is_orphan = False
+        self._left_s = 0.0
+        self._said = ""
+        self._refused: set[str] = set()
+        """Machines whose messages were reported as none of this cluster."""
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._began = threading.Event()
+
+    # -- from the supervisor --
+
+    def told(self, line: str) -> None:
+        """The supervisor says what it does."""
+        verb, number = line.split()
+        cell = int(number)
+        with self._lock:
+            if verb == "runs":
+                self._runs.add(cell)
+            elif verb in ("ended", "failed"):
+                self._runs.discard(cell)
+                if verb == "failed" or self._homes[cell] != self._own:
+                    self._alone[cell] = -_HELD_OFF  # others go first
+            elif verb == "stop":
+                self._is_leaving = True
+            elif verb == "begin":
+                self._began.set()
+
+    def orphaned(self) -> None:
+        """The supervisor has ended. Where it was killed, cells go on, and so does this for them, until the keeper of
+        the next supervisor begins or no cell runs."""
+        with self._lock:
+            self._is_orphan = True
+            self._left_s = time.monotonic()
+            if self._is_leaving and not self._cluster.nats.run:
+                self._is_over.set()
+        self._began.set()
+
+    def answer(self, verb: Verb) -> Told:
+        """What all machines write, once an order is carried out (``KeeperServer``)."""
+        if verb != "show":
+            try:
+                if verb == "drain":
+                    self._drained.touch()
+                else:
+                    self._drained.unlink(missing_ok=True)
+            except OSError as error:
+                return Told(problem=f"{self._drained}: {(error.strerror or str(error)).lower()}")
+            with self._lock:
+                self._is_drained = verb == "drain"
+                self._follows.clear()
+            _log.info("machine.drained" if verb == "drain" else "machine.resumed")
+        with self._lock:
+            states = {**self._views().states, self._own: self._state()}
+            clocks_s = {name: self._heard[name].clock_s for name in states if name != self._own}
+            return Told(states, self._said, clocks_s)
+
+    def state_of(self, cell: int) -> tuple[CopyState, Source | None]:
+        """The state of the copy of a cell, and the copy (``CopyServer``)."""
+        copy = self._copies.get(cell)
+        if copy is None:
+            return CopyState(problem="no copy of it is kept on this machine"), None
+        return copy.state()
+
+    # -- rounds, on a thread --
+
+    def play(self) -> None:
+        """Write, read and decide until the end."""
+        self._began.wait()
+        held = self._lock_of_machine()
+        while not self._is_over.is_set():
+            with self._lock:
+                self._keep_copies()
+            try:
+                self._round()
+                self._say("")
+            except Unavailable as error:
+                with self._lock:
+                    self._runs -= self._wanted
+                    self._wanted.clear()
+                self._say(str(error))
+            with self._lock:
+                if self._is_orphan and self._has_to_end():
+                    break
+            # what it wants to take is written at once, so that others see it before they do
+            self._is_over.wait(0 if self._wanted else _ROUND_S)
+        for copy in self._copies.values():
+            copy.stop()
+        self._board.close()
+        if held is not None:
+            os.close(held)
+        self._is_over.set()
+
+    def _lock_of_machine(self) -> int | None:
+        """The lock of the one keeper of this machine, once that of an earlier supervisor has ended."""
+        (self._run / _LIFE).write_text(self._life)
+        while not self._is_over.is_set():
+            try:
+                return lock(self._run, _LOCK)
+            except BlockingIOError:
+                self._is_over.wait(_LOCKED_AGAIN_S)
+        return None
+
+    def _has_to_end(self) -> bool:
+        """Without a supervisor: note which cells still run, and end for none, or for the next keeper. Of machines that
+        leave together, each has its server of NATS until the cells of all have written their last."""
+        if self._is_leaving:
+            states = self._views().states
+            others = (state for name, state in states.items() if name != self._own)
+            waits = any(state.is_leaving and state.runs for state in others)
+            return not waits or time.monotonic() - self._left_s > _LAST_S
+        self._runs = {cell for cell in self._runs if is_running(self._run, cell)}
+        self._wanted.clear()
+        return not self._runs or (self._run / _LIFE).read_text() != self._life
+
+    def _keep_copies(self) -> None:
+        """Follow the logs of all cells that have a copy here and do not run here."""
+        views = self._views()
+        for cell, directory in self._directories.items():
+            if cell in self._runs or cell in self._copies or self._is_leaving:
+                continue
+            # a cell of this machine starts at once where no other one runs it
+            if self._homes[cell] != self._own or runner_of(views, cell):
+                log = NatsLog(
+                    self._cluster.nats_places, self._cluster.name, cell, f"{self._own}-copy"
+                )
+                copy = self._copies[cell] = Copy(cell, directory, log, self._bring)
+                copy.start()
+
+    def _bring(self, cell: int, directory: Path) -> None:
+        bring(self._run, self._cluster, cell, directory)
+
+    def _round(self) -> None:
+        self._number += 1
+        with self._lock:
+            state = self._state()
+        states = self._board.exchange(msgspec.json.encode(state))
+        self._hear(states, state)
+        views = self._views()
+        with self._lock:
+            for cell in self._directories:
+                self._decide(views, cell)
+            if self._is_drained and not self._runs and not self._is_told:
+                self._order("drained 0")
+            self._is_told = True
+            for cell in self._homes:
+                if runner := runner_of(views, cell):
+                    self._owners[cell] = self._places[runner]
+
+    def _state(self) -> State:
+        following = {}
+        behind = []
+        ends = {}
+        for cell, copy in self._copies.items():
+            told, source = copy.state()
+            if source is not None:
+                following[cell] = told.position
+            else:
+                behind.append(cell)
+        for cell in self._runs:
+            if self._is_drained or self._homes[cell] != self._own:
+                ends[cell] = self._end_of(cell)
+        runs = sorted(self._runs)
+        return State(
+            self._life, self._number, runs, following, ends, behind, self._is_leaving,
+            self._cluster.digest, self._is_drained, self._version, time.time_ns(),
+        )  # fmt: skip
+
+    def _end_of(self, cell: int) -> int:
+        try:
+            return self._board.end_of(cell)
+        except Unavailable:
+            return 1 << 62  # it does not go home now
+
+    def _hear(self, messages: Mapping[str, bytes], own: State) -> None:
+        for name, data in messages.items():
+            state = self._read(name, data)
+            if state is None:
+                continue
+            before = self._heard.get(name)
+            is_new = before is None or (before.state.life, before.state.number) != (
+                state.life,
+                state.number,
+            )
+            if is_new:
+                ahead_ns = state.clock_ns - time.time_ns() if state.clock_ns else 0
+                self._heard[name] = _Heard(state, ahead_ns / 1e9)
+            elif before is not None:
+                before.rounds += 1
+        self._heard[self._own] = _Heard(own)
+
+    def _read(self, name: str, data: bytes) -> State | None:
+        """What another machine wrote; None, and an error in the log once, where it is none of this cluster."""
+        try:
+            state = _STATE.decode(data)
+        except msgspec.MsgspecError:
+            state = None
+        is_known = state is not None and name in self._places
+        if state is None or not is_known or state.cluster != self._cluster.digest:
+            why = "another cluster of this name, or another release, writes into NATS"
+        elif name == self._own and state.life != self._life and self._number > _SILENT:
+            why = "another machine writes into NATS under the name of this one"
+        else:
+            return state
+        if name not in self._refused:
+            self._refused.add(name)
+            _log.error("keeper.refused", machine=name, reason=why)
+        return None
+
+    def _views(self) -> Views:
+        states = {
+            name: heard.state for name, heard in self._heard.items() if heard.rounds < _SILENT
+        }
+        return Views(self._own, self._homes, states)
+
+    def _decide(self, views: Views, cell: int) -> None:
+        if cell in self._wanted:
+            self._wanted.discard(cell)
+            if yields(views, cell):
+                self._runs.discard(cell)
+            else:
+                self._take(cell)
+            return
+        if cell in self._runs:
+            self._alone.pop(cell, None)
+            other = "" if self._is_moving(views) else leaves_for(views, cell)
+            self._follows[cell] = self._follows.get(cell, 0) + 1 if other else 0
+            if self._follows[cell] == _FOLLOWS and not self._is_orphan:
+                _log.info("cell.leaves", cell=cell, machine=other)
+                self._order(f"stop {cell}")
+                self._stopping = cell
+            return
+        if runner_of(views, cell) or self._is_leaving or self._is_orphan:
+            self._alone.pop(cell, None)
+            return
+        self._alone[cell] = self._alone.get(cell, -1) + 1
+        turn = turn_of(views, cell)
+        if turn is not None and self._alone[cell] >= turn * _TURN:
+            self._wanted.add(cell)
+            self._runs.add(cell)
+
+    def _is_moving(self, views: Views) -> bool:
+        if self._stopping is not None and runner_of(views, self._stopping) not in ("", self._own):
+            self._stopping = None
+        return self._stopping is not None
+
+    def _take(self, cell: int) -> None:
+        if cell == self._stopping:
+            self._stopping = None
+        _log.info("cell.taken", cell=cell, of=self._homes[cell])
+        copy = self._copies.pop(cell, None)
+        if copy is not None:
+            copy.stop()
+        self._owners[cell] = self._places[self._own]
+        self._order(f"start {cell}")
+
+    def _say(self, problem: str) -> None:
+        if problem != self._said:
+            self._said = problem
+            if problem:
+                _log.warning("keeper.cannot_write", reason=problem)
+            else:
+                _log.info("keeper.writes")
+
+
+_STATE: Final = msgspec.json.Decoder(State)
+
+
+def keep(data_dir: Path, cluster: ClusterSettings, version: str) -> int:
+    """Keep copies and decide until standard input ends; the exit status. ``version`` is that of the product."""
+    asyncio.run(_keep(data_dir, cluster, version))
+    return 0
+
+
+async def _keep(data_dir: Path, cluster: ClusterSettings, version: str) -> None:
+    keeper = Keeper(data_dir, cluster, lambda line: print(line, flush=True), version)
+    copies = CopyServer(data_dir / "run", socket_of_copies(cluster.machine), keeper.state_of)
+    questions = KeeperServer(data_dir / "run", cluster.machine, keeper.answer)
+    await copies.start()
+    await questions.start()
+    playing = asyncio.create_task(asyncio.to_thread(keeper.play))
+    print("ready", flush=True)
+
+    def listen() -> None:
+        for line in sys.stdin:
+            keeper.told(line)
+
+    await asyncio.get_running_loop().run_in_executor(None, listen)
+    keeper.orphaned()
+    await playing
+    await questions.stop()
+    await copies.stop()

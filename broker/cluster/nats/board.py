@@ -1,0 +1,91 @@
+"""What the machines of a cluster write for each other: the last message of each, in a stream of JetStream.
+
+A message is confirmed by a majority of servers, so a machine that is cut off from it cannot write, and is silent for
+all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from broker.cluster.nats.line import Line, Servers
+from broker.core.errors import Unavailable
+
+_ASK_S: Final = 2.0
+_MAX_BYTES: Final = 16 * 1024 * 1024
+
+
+class Board:
+    """The messages of all machines, for one thread. Calls block."""
+
+    def __init__(self, servers: Servers, cluster: str, machine: str, replicas: int) -> None:
+        self._line = Line(servers, f"sluice {machine} keeper")
+        self._stream = f"sluice_{cluster}_machines"
+        self._logs = f"sluice_{cluster}_"
+        self._subjects = f"sluice.{cluster}.machine."
+        self._own = self._subjects + machine
+        self._replicas = replicas
+        self._is_made = False
+
+    def exchange(self, message: bytes) -> Mapping[str, bytes]:
+        """Write the message of this machine, and read those of all by their names.
+
+        Raises:
+            Unavailable: no majority of the servers answers.
+        """
+        if not self._is_made:
+            self._make()
+        answer = self._line.ask(self._own, message, _ASK_S)
+        if answer.is_nobodys or b'"error"' in answer.payload:
+            self._is_made = False
+            self._line.next_server()
+            raise Unavailable("NATS: the message of this machine is not taken")
+        asked = {"multi_last": [f"{self._subjects}*"], "batch": 64}
+        answers = self._line.ask_for_list(
+            f"$JS.API.DIRECT.GET.{self._stream}", json.dumps(asked).encode(), _ASK_S
+        )
+        return {
+            answer.headers["Nats-Subject"].removeprefix(self._subjects): answer.payload
+            for answer in answers
+            if "Nats-Subject" in answer.headers
+        }
+
+    def end_of(self, cell: int) -> int:
+        """Position of the last entry of a cell's log.
+
+        Raises:
+            Unavailable: that is not known at present.
+        """
+        answer = self._line.ask(f"$JS.API.STREAM.INFO.{self._logs}{cell}", b"", _ASK_S)
+        try:
+            return int(json.loads(answer.payload)["state"]["last_seq"])
+        except (ValueError, KeyError) as error:
+            raise Unavailable(f"NATS: the end of the log of cell {cell} is not known") from error
+
+    def close(self) -> None:
+        """End the connection."""
+        self._line.close()
+
+    def _make(self) -> None:
+        wanted = {
+            "name": self._stream,
+            "subjects": [f"{self._subjects}*"],
+            "retention": "limits",
+            "storage": "file",
+            "num_replicas": self._replicas,
+            "max_msgs_per_subject": 1,
+            "max_bytes": _MAX_BYTES,
+            "allow_direct": True,
+        }
+        answer = self._line.ask(
+            f"$JS.API.STREAM.CREATE.{self._stream}", json.dumps(wanted).encode(), 5.0
+        )
+        if answer.is_nobodys:
+            self._line.next_server()
+            raise Unavailable("NATS: JetStream has no majority of its servers")
+        if b'"error"' in answer.payload and b"10058" not in answer.payload:
+            error = json.loads(answer.payload).get("error", {})
+            raise Unavailable(f"NATS: {error.get('description', 'no stream for machines')}")
+        self._is_made = True

@@ -1,0 +1,33 @@
+"""The machine that runs each cell now: a file in the run directory that the keeper writes, and that other processes of
+the machine have in their memory. Byte n is the place of the machine of cell n among the machines.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from broker.core.cells import MAX_CELLS, Machine
+
+_FILE: Final = "owners"
+
+
+def make_owners(run: Path, machines: Sequence[Machine]) -> None:
+    """Begin with each cell at home, unless a table is there: processes of an earlier supervisor use it."""
+    path = run / _FILE
+    if path.exists() and path.stat().st_size == MAX_CELLS:
+        return
+    table = bytearray(MAX_CELLS)
+    for place, machine in enumerate(machines):
+        for cell in machine.cells:
+            table[cell] = place
+    path.write_bytes(table)
+
+
+def owners_in(run: Path, *, is_keeper: bool = False) -> memoryview:
+    """The table as it is at any time; it can be changed by the keeper alone."""
+    with (run / _FILE).open("r+b" if is_keeper else "rb") as file:
+        access = mmap.ACCESS_WRITE if is_keeper else mmap.ACCESS_READ
+        return memoryview(mmap.mmap(file.fileno(), MAX_CELLS, access=access))

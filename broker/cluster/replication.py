@@ -1,0 +1,339 @@
+"""The store of a cell in a cluster with NATS: its commit log there, and the copies that other machines keep of it.
+
+The log is trimmed to what all copies have on their disks. A copy that does not answer holds it up only until it is
+half full: then the copy is left behind, and is replaced when its machine is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+import msgspec
+
+from broker.admin.cells import CopiesOfCell
+from broker.cluster.copies import bring
+from broker.cluster.copying import (
+    CopyServer,
+    CopyState,
+    Source,
+    remove_store,
+    socket_of_copies,
+    socket_of_copy,
+    state_at,
+)
+from broker.cluster.keeping import ask
+from broker.cluster.nats.log import NatsLog, StreamSettings
+from broker.cluster.settings import ClusterSettings
+from broker.cluster.supervisor import FENCED
+from broker.config.sections import replace_file
+from broker.config.stamp import stamp_of
+from broker.core.cells import Place
+from broker.core.errors import ConfigError, SluiceError, Unavailable
+from broker.observe.alarms import Alarms
+from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
+from broker.storage.commit_log import LogLost, Mark
+from broker.storage.rocksdb.options import Memory
+from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
+from broker.storage.writer import Writer
+
+_log = get_logger(__name__)
+
+_LOOK_S: Final = 2.0
+_AGAIN_S: Final = 1.0
+# Seconds in which no copy follows until that is an alarm.
+_ALONE_S: Final = 60.0
+_HALF: Final = 0.5
+# Seconds that the clocks of two machines may differ.
+_CLOCK_S: Final = 3.0
+# Looks at which another server leads the log until that of this machine is asked to.
+_LED_ELSEWHERE: Final = 3
+
+
+@dataclass(slots=True)
+class CopyRow:
+    """A copy of this cell as its machine told it last; ``problem``: why it does not follow."""
+
+    machine: str
+    position: int = 0
+    problem: str = "it was not reached yet"
+
+
+_FILES: Final = b"cluster/files"
+_SAVED: Final = msgspec.msgpack.Decoder(dict[str, bytes])
+
+
+class Replication:
+    """The commit log of one cell, and its copies. On the event loop, but for ``open``."""
+
+    def __init__(self, place: Place, cluster: ClusterSettings, directory: Path) -> None:
+        self._place = place
+        self._cluster = cluster
+        self._directory = directory
+        self._cell = place.number
+        self._places = cluster.nats_places
+        self.store: RocksStore | None = None
+        self._looks: NatsLog | None = None
+        self._server: CopyServer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._alone_s = 0.0
+        self._trimmed = 0
+        self._led_elsewhere = 0
+        """Looks at which another server led the log than that of this machine."""
+        self.applied = Mark()
+        """How far this cell has written its log, on its disk."""
+        self.log_bytes = 0
+        self.copies = [CopyRow(machine) for machine in cluster.others_with(self._cell)]
+
+    async def opened(
+        self, durability: Literal["fsync", "os"], memory: Memory, stopped: asyncio.Event
+    ) -> RocksStore | None:
+        """The store, open; waits for NATS and for other machines. None when ``stopped`` is set before.
+
+        Raises:
+            ConfigError, LogBehind: as ``open``.
+        """
+        said = ""
+        while not stopped.is_set():
+            try:
+                return await asyncio.to_thread(self.open, durability, memory)
+            except Unavailable as error:
+                if said != (said := str(error)):
+                    _log.warning("cell.log_awaited", reason=said)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S):
+                    await stopped.wait()
+        return None
+
+    def open(self, durability: Literal["fsync", "os"], memory: Memory) -> RocksStore:
+        """Open the store as the owner of the log; where it lacks what the log no longer has, as a copy of another
+        machine's. Blocks.
+
+        Raises:
+            ConfigError: the store cannot be used, or the log cannot be kept as configured.
+            Unavailable: too few servers of NATS answer, or no other machine has a copy that is needed.
+            LogBehind: the log lacks what this store has.
+        """
+        log = self._log()
+        nats = self._cluster.nats
+        log.make(StreamSettings(nats.replicas, nats.max_log_bytes))
+        try:
+            self.store = RocksStore(self._directory, durability, memory, log)
+        except LogLost as error:
+            _log.warning("cell.copy_needed", reason=str(error))
+            try:
+                bring(self._place.run, self._cluster, self._cell, self._directory)
+            except Unavailable:
+                if (self._directory / DATABASE_FOLDER).exists():
+                    raise
+                remove_store(self._directory)  # the log may have all of it
+            self.store = RocksStore(self._directory, durability, memory, log)
+        return self.store
+
+    def _log(self) -> NatsLog:
+        who = f"{self._cluster.machine}-{uuid4().hex[:12]}"
+        return NatsLog(self._places, self._cluster.name, self._cell, who, on_over=_give_up)
+
+    async def start(self, writer: Writer, alarms: Alarms, metrics: Metrics) -> None:
+        """Give copies, and keep the log short."""
+        metrics.gauge(
+            "cluster_log_bytes", lambda: self.log_bytes, "bytes of the cell's commit log in NATS"
+        )
+        metrics.gauge(
+            "cluster_copies",
+            lambda: self.shown().copies,
+            "copies of the cell's store on other machines that follow its commit log",
+        )
+        self._server = CopyServer(self._place.run, socket_of_copy(self._cell), self._state_of)
+        await self._server.start()
+        self._task = asyncio.create_task(self._look(writer, alarms), name="copies of the cell")
+
+    def shown(self) -> CopiesOfCell:
+        """What users see of it."""
+        following = sum(not copy.problem for copy in self.copies)
+        return CopiesOfCell(self._cluster.machine, following, self.log_bytes)
+
+    async def stop(self) -> None:
+        """Give no copies any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self._server is not None:
+            await self._server.stop()
+
+    def bring_files(self, files: Mapping[str, Path]) -> bool:
+        """Replace files of the first cell by those that were saved with its store; True if any has changed.
+
+        Raises:
+            Unavailable: one cannot be written.
+        """
+        assert self.store is not None
+        value = self.store.get(_FILES)
+        saved = {} if value is None else _SAVED.decode(value)
+        has_changed = False
+        for name, content in saved.items():
+            path = files.get(name)
+            try:
+                if path is not None and not (path.exists() and path.read_bytes() == content):
+                    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    replace_file(path, content)
+                    has_changed = True
+            except OSError as error:
+                raise Unavailable(f"{path} cannot be written as it was saved: {error}") from error
+        return has_changed
+
+    def keep_files(self, writer: Writer, files: Mapping[str, Path]) -> None:
+        """Save files of the first cell with its store: a change is in the next commit, and each change of them has an
+        entry of the audit log that is committed before its answer."""
+        noted: list[object] = []
+
+        def look() -> None:
+            nonlocal noted
+            stamps: list[object] = [stamp_of(path) for path in files.values()]
+            if stamps == noted:
+                return
+            try:
+                contents = {
+                    name: path.read_bytes() for name, path in files.items() if path.exists()
+                }
+            except OSError as error:  # the next commit tries again
+                _log.error("cell.files_not_saved", reason=str(error))
+                return
+            noted = stamps
+            writer.put(_FILES, msgspec.msgpack.encode(contents))
+
+        writer.before_commit(look)
+        writer.touch()
+
+    def _state_of(self, cell: int) -> tuple[CopyState, Source | None]:
+        assert self.store is not None
+        if cell != self._cell:
+            return CopyState(problem="the cell is another one"), None
+        return CopyState(self.applied.position, self.applied.epoch), self.store
+
+    async def _look(self, writer: Writer, alarms: Alarms) -> None:
+        loop = asyncio.get_running_loop()
+        self._alone_s = loop.time()
+        self._looks = NatsLog(self._places, self._cluster.name, self._cell, "looks")
+        while True:
+            try:
+                await self._look_once(writer, alarms)
+            except SluiceError as error:
+                _log.info("cell.log_not_trimmed", reason=str(error))
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look_once(self, writer: Writer, alarms: Alarms) -> None:
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.gather(*map(self._ask, self.copies))
+        if not self.copies or any(not copy.problem for copy in self.copies):
+            self._alone_s = now_s
+        alarms.set(
+            f"cell_without_copy:{self._cell}",
+            now_s - self._alone_s > _ALONE_S,
+            f"no other machine has a copy of cell {self._cell} that follows: "
+            + "; ".join(f"{copy.machine}: {copy.problem}" for copy in self.copies),
+            cell=self._cell,
+        )
+        if self._cell == 0:
+            await self._look_at_clocks(alarms)
+        assert self._looks is not None
+        state = await asyncio.to_thread(self._looks.state)
+        self.log_bytes = state["state"]["bytes"]
+        await asyncio.to_thread(self._lead, self._looks, state)
+        is_half_full = self.log_bytes > self._cluster.nats.max_log_bytes * _HALF
+        alarms.set(
+            f"cell_log_filling:{self._cell}",
+            is_half_full,
+            f"the commit log of cell {self._cell} in NATS has {self.log_bytes} bytes, more than half of its limit",
+            cell=self._cell,
+        )
+        waited = [copy for copy in self.copies if not (is_half_full and copy.problem)]
+        least = min((copy.position for copy in waited), default=self.applied.position)
+        await self._trim(writer, least, state["state"]["last_seq"])
+
+    async def _look_at_clocks(self, alarms: Alarms) -> None:
+        """Compare the clocks of other machines with this one's."""
+        own = self._cluster.machine
+        try:
+            told = await asyncio.to_thread(ask, self._place.run, own, "show")
+        except Unavailable:  # it is starting
+            return
+        for machine in self._cluster.machines:
+            ahead_s = told.clocks_s.get(machine, 0.0)
+            word = "ahead of" if ahead_s > 0 else "behind"
+            alarms.set(
+                f"clock_differs:{machine}",
+                abs(ahead_s) > _CLOCK_S,
+                f"the clock of machine {machine} is {abs(ahead_s):.0f} s {word} that of machine {own}",
+                machine=machine,
+            )
+
+    def _lead(self, log: NatsLog, state: Mapping[str, Any]) -> None:
+        """Have the log led by the server of this machine, once another one has done so for a while."""
+        server = log.leads_elsewhere(state)
+        self._led_elsewhere = self._led_elsewhere + 1 if server else 0
+        if self._led_elsewhere == _LED_ELSEWHERE:
+            self._led_elsewhere = -_LED_ELSEWHERE
+            _log.info("cell.log_led", server=server, before=state["cluster"]["leader"])
+            log.have_lead(server)
+
+    async def _ask(self, copy: CopyRow) -> None:
+        name = socket_of_copies(copy.machine)
+        try:
+            state = await asyncio.to_thread(state_at, self._place.run, name, self._cell)
+        except Unavailable as error:
+            copy.problem = str(error)
+        else:
+            copy.position = state.position
+            copy.problem = state.problem
+
+    async def _trim(self, writer: Writer, position: int, end: int) -> None:
+        """Trim the log on the writer's thread, which alone may use it. Where the log had an ``end`` that this process
+        has not written, another one is the owner."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        def trim() -> None:
+            assert self.store is not None
+            wanted = position if position > self._trimmed else 0
+            self.applied = self.store.trim_log(wanted)
+            if end > self.applied.position and self.store.is_settled:
+                _give_up(f"another process has claimed cell {self._cell}")
+            if wanted:
+                self._trimmed = min(wanted, self.applied.position)
+
+        writer.call(trim, tell)
+        await done
+
+
+def _give_up(reason: str) -> None:
+    """End this process at once: what it would still send or write belongs to another owner now."""
+    _log.error("cell.fenced", reason=reason)
+    os._exit(FENCED)
+
+
+def replication_of(
+    place: Place | None, cluster: ClusterSettings, directory: Path
+) -> Replication | None:
+    """The replication of a cell, where the cluster has any.
+
+    Raises:
+        ConfigError: the password of NATS, or its authority, is not there.
+    """
+    if place is None or not cluster.has_nats:
+        return None
+    try:
+        return Replication(place, cluster, directory)
+    except (OSError, SluiceError) as error:
+        raise ConfigError([f"cluster.nats: {error}"]) from error

@@ -1,0 +1,124 @@
+"""The machines of a cluster for the API: what they run, and orders to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal
+
+from broker.admin.cluster import MachineRow, SlotRow
+from broker.cluster.keeping import State, Verb, ask
+from broker.core.cells import Machine, Place, Slots
+from broker.core.errors import Conflict, NotFound, Unavailable, did_you_mean
+from broker.core.hosts import address_text
+
+
+class ClusterService:
+    """``place`` is that of this cell, None in a broker of one process. ``is_linked`` tells if another cell answers."""
+
+    def __init__(self, place: Place | None, is_linked: Callable[[int], bool]) -> None:
+        self._place = place
+        self._is_linked = is_linked
+
+    async def machines(self) -> list[MachineRow]:
+        """The machines, in the order of their cells.
+
+        Raises:
+            Unavailable: the keeper of this machine does not answer, or does not reach NATS: it would show what was.
+        """
+        place = self._place
+        if place is None or not place.machines:
+            return []
+        if place.owners is None:
+            return [self._row(machine, self._fixed_state(machine)) for machine in place.machines]
+        told = await asyncio.to_thread(ask, place.run, place.machine, "show")
+        if told.problem:
+            raise Unavailable(f"the state of the machines is not known: {told.problem}")
+        return [self._row(machine, told.machines.get(machine.name)) for machine in place.machines]
+
+    async def drain(self, name: str) -> MachineRow:
+        """Have a machine give its cells to others, one after the other.
+
+        Raises:
+            NotFound: there is no such machine.
+            Conflict: no other machine could take its cells.
+            Unavailable: it does not answer.
+        """
+        return await self._ordered(name, "drain")
+
+    async def resume(self, name: str) -> MachineRow:
+        """Have a machine take its cells again. Raises as ``drain``."""
+        return await self._ordered(name, "resume")
+
+    async def _ordered(self, name: str, verb: Verb) -> MachineRow:
+        place = self._place
+        machines = () if place is None else place.machines
+        machine = next((one for one in machines if one.name == name), None)
+        if place is None or machine is None:
+            raise NotFound("machine", name, did_you_mean(name, [one.name for one in machines]))
+        if place.owners is None:
+            raise Conflict(
+                "cells move only where other machines have copies of them; set cluster.nats"
+            )
+        if verb == "drain":
+            others = [one.name for one in machines if one.name != name]
+            if not any(await asyncio.gather(*map(self._takes_cells, others))):
+                raise Conflict(f"no other machine than {name!r} runs and could take its cells")
+        told = await asyncio.to_thread(ask, place.run, name, verb)
+        if name not in told.machines:
+            raise Unavailable(f"machine {name!r} cannot do so: {told.problem}")
+        return self._row(machine, told.machines.get(name))
+
+    async def _takes_cells(self, name: str) -> bool:
+        assert self._place is not None
+        try:
+            told = await asyncio.to_thread(ask, self._place.run, name, "show")
+        except Unavailable:
+            return False
+        return not (told.machines[name].is_drained or told.machines[name].is_leaving)
+
+    def _fixed_state(self, machine: Machine) -> State | None:
+        """The state of a machine whose cells stay: None where none of them answers."""
+        assert self._place is not None
+        own = self._place.number
+        runs = [cell for cell in machine.cells if cell == own or self._is_linked(cell)]
+        return State("", 0, runs, {}, {}) if runs else None
+
+    def _row(self, machine: Machine, state: State | None) -> MachineRow:
+        return {
+            "name": machine.name,
+            "state": _word(state),
+            "version": (state.version if state is not None else "") or None,
+            "cells": [] if state is None else sorted(state.runs),
+            "copies": [] if state is None else sorted(state.copies),
+            "first_cell": machine.cells[0],
+            "last_cell": machine.cells[-1],
+            "address": address_text(machine.host, machine.port),
+            "mqtt": machine.mqtt or None,
+        }
+
+    def slots(self) -> list[SlotRow]:
+        """The table of slots."""
+        place = self._place
+        rows: list[SlotRow] = []
+        for cell in range(1 if place is None else place.count):
+            slots = Slots.of_cell(cell, 1 if place is None else place.count)
+            machine = place.machine_of(cell) if place is not None and place.machines else None
+            rows.append(
+                {
+                    "first": slots.first,
+                    "last": slots.last,
+                    "cell": cell,
+                    "machine": None if machine is None else machine.name,
+                    "mqtt": None if machine is None else machine.mqtt or None,
+                }
+            )
+        return rows
+
+
+def _word(state: State | None) -> Literal["running", "draining", "drained", "away"]:
+    if state is None:
+        return "away"
+    if not state.is_drained:
+        return "running"
+    return "draining" if state.runs else "drained"

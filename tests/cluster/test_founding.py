@@ -1,0 +1,178 @@
+"""A cluster from nothing, with two commands on each machine: it runs its own servers of NATS."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.end_to_end.clients import Client
+from tests.support.machines import Machine
+from tests.support.network import hosts
+from tests.support.node import Node, eventually
+
+CONFIG = """
+access.allow_anonymous = true
+api.allow_clear_text = true
+lake.run_spark = false
+"""
+
+
+def sluice(*arguments: object, status: int = 0) -> str:
+    """What a command prints, its errors included."""
+    command = [sys.executable, "-m", "broker.cli.main", "cluster", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done
+    return done.stdout + done.stderr
+
+
+class Founded(Machine):
+    """A machine that runs its server of NATS, too."""
+
+    def server(self) -> psutil.Process:
+        """Its server of NATS."""
+        return psutil.Process(int((self.data_dir / "nats" / "server.pid").read_text()))
+
+    def kill(self) -> None:
+        super().kill()
+        with suppress(OSError, psutil.NoSuchProcess):
+            self.server().kill()
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Founded]]:
+    directory = tmp_path_factory.mktemp("founded")
+    with hosts(3) as networks:
+        named = dict(zip("abc", networks, strict=True))
+        options = [f"--machine={name}={network.addresses[0]}" for name, network in named.items()]
+        said = sluice("init", "plant", *options, "--directory", directory, "--json")
+        files = [Path(file) for file in json.loads(said)["files"]]
+        started = {}
+        for at, (name, file) in enumerate(zip(named, files, strict=True)):
+            sluice("join", file, "--data-dir", directory / name)
+            started[name] = Founded(name, named[name], directory / name, CONFIG, range(at, at + 1))
+        try:
+            for machine in started.values():
+                machine.begin()
+            for machine in started.values():
+                assert machine.first_line(120).startswith("sluice ready"), machine.log.read_text()
+            yield started
+        finally:
+            running = [machine for machine in started.values() if machine.is_running]
+            for machine in running:
+                machine.begin_to_stop()
+            for machine in running:
+                machine.stopped()
+
+
+def _rows(machine: Node) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = machine.call("GET", "/cluster/machines")["items"]
+    return rows
+
+
+def _has_copies(machine: Node) -> bool:
+    return all(row["state"] == "running" and len(row["copies"]) == 2 for row in _rows(machine))
+
+
+def _publishes(machine: Node, client_id: str) -> bool:
+    with Client(machine, client_id) as client:
+        client.publish("t", b"x", 1)
+    return True
+
+
+def test_three_machines_become_a_cluster_that_loses_one(machines: dict[str, Founded]) -> None:
+    eventually(partial(_has_copies, machines["b"]), 60)
+    for machine in machines.values():
+        text = (machine.data_dir / "nats" / "nats.conf").read_text()
+        assert "sync_interval: always" in text
+        assert "verify: true" in text
+    machines["c"].kill()
+    eventually(lambda: [row["cells"] for row in _rows(machines["b"])].count([]) == 1, 60)
+    for name in ("a", "b"):
+        eventually(partial(_publishes, machines[name], "device"))
+    machines["c"].start()
+    eventually(partial(_has_copies, machines["a"]), 60)
+
+
+def test_a_server_outlives_a_supervisor_that_was_killed(machines: dict[str, Founded]) -> None:
+    machine = machines["b"]
+    server = machine.server()
+    machine.kill_supervisor()
+    assert server.is_running()
+    machine.start()
+    assert machine.server() == server
+    eventually(partial(_has_copies, machines["a"]), 60)
+
+
+def test_a_server_that_was_killed_is_started_again(machines: dict[str, Founded]) -> None:
+    machine = machines["b"]
+    server = machine.server()
+    server.kill()
+    eventually(lambda: _has_another_server(machine, server), 60)
+    eventually(partial(_has_copies, machines["a"]), 60)
+
+
+def _has_another_server(machine: Founded, server: psutil.Process) -> bool:
+    try:
+        return bool(machine.server() != server)
+    except psutil.NoSuchProcess:  # the file is still that of the one before
+        return False
+
+
+def test_who_has_no_certificate_of_the_cluster_gets_nothing_of_nats(
+    machines: dict[str, Founded],
+) -> None:
+    machine = machines["a"]
+    host = machine.network.addresses[0]
+    program = (
+        "import socket,ssl;"
+        f"s=socket.create_connection(({host!r},4222),5);s.recv(4096);"
+        "c=ssl.create_default_context();c.check_hostname=False;c.verify_mode=ssl.CERT_NONE;"
+        "t=c.wrap_socket(s);t.sendall(b'CONNECT {}\\r\\nPING\\r\\n');print(t.recv(100))"
+    )
+    done = subprocess.run(
+        machine.network.command([sys.executable, "-c", program]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "PONG" not in done.stdout
+    assert "certificate required" in done.stderr.lower().replace("_", " "), done.stderr
+
+
+def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
+    three = [f"--machine={name}=127.0.0.{at}" for at, name in enumerate("abc", 1)]
+    init = partial(sluice, "init", status=1)
+    here = ("--directory", tmp_path)
+    assert init("plant", *three[:2], *here) == (
+        "Error: cluster: nats.run: expected 3 machines or more, got 2\n"
+    )
+    assert init("Plant", *three, *here).startswith("Error: cluster: name: expected small letters")
+    assert init("plant", "--machine=a", *here) == "Error: --machine: expected NAME=HOST, got 'a'\n"
+    assert "given more than once" in init("plant", *three, three[0], *here)
+    for host in ("10.0.0.1:99", "ü", "a b"):
+        said = init("plant", f"--machine=a={host}", *three[1:], *here)
+        assert said.startswith("Error: --machine a: expected an address or a name in DNS"), said
+    assert list(tmp_path.iterdir()) == []
+    sluice("init", "plant", *three, *here)
+    sluice("join", tmp_path / "a.machine.json", "--data-dir", tmp_path / "a")
+    other = sluice("join", tmp_path / "b.machine.json", "--data-dir", tmp_path / "a", status=1)
+    assert "expected the data of machine 'b', got that of machine 'a'" in other
+    none = sluice("join", tmp_path / "plant.authority.pem", "--data-dir", tmp_path / "b", status=1)
+    assert "expected the file of a machine, as 'sluice cluster init' writes it" in none
+    text = (tmp_path / "a.machine.json").read_text()
+    (tmp_path / "wrong.json").write_text(text.replace('"cells": 1', '"cells": "many"'))
+    wrong = sluice("join", tmp_path / "wrong.json", "--data-dir", tmp_path / "c", status=1)
+    assert "cluster.machines.a.cells is 'many'; expected a whole number" in wrong
+    before = (tmp_path / "a" / "cluster" / "machine.pem").read_text()
+    sluice("init", "plant", *three, *here)
+    sluice("join", tmp_path / "a.machine.json", "--data-dir", tmp_path / "a")
+    assert (tmp_path / "a" / "cluster" / "machine.pem").read_text() != before

@@ -1,0 +1,101 @@
+"""Who takes over a cell: one machine at a time, its own one first, then the one with the newest copy."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cluster.keeper import Views, leaves_for, runner_of, turn_of, yields
+from broker.cluster.keeping import State
+
+MACHINES = ("a", "b", "c", "d")
+CELL = 1
+HOME = "b"
+STATES = st.dictionaries(
+    st.sampled_from(MACHINES),
+    st.builds(
+        State,
+        life=st.just("x"),
+        number=st.just(1),
+        runs=st.just([]),
+        copies=st.dictionaries(st.just(CELL), st.integers(0, 9)),
+        ends=st.just({}),
+        behind=st.lists(st.just(CELL), max_size=1),
+        is_leaving=st.booleans(),
+        is_drained=st.booleans(),
+    ),
+    min_size=1,
+)
+
+
+def views(own: str, states: dict[str, State]) -> Views:
+    return Views(own, {CELL: HOME}, states)
+
+
+@given(STATES)
+def test_machines_take_turns(states: dict[str, State]) -> None:
+    turns = {name: turn_of(views(name, states), CELL) for name in states}
+    taking = {name: turn for name, turn in turns.items() if turn is not None}
+    assert sorted(taking.values()) == list(range(len(taking)))
+    for name, state in states.items():
+        follows = CELL in state.copies or (name == HOME and CELL not in state.behind)
+        can = not state.is_leaving and follows
+        assert (turns[name] is not None) == can
+    order = sorted(taking, key=taking.__getitem__)
+    drained = [states[name].is_drained for name in order]
+    assert drained == sorted(drained)  # last
+    if HOME in taking and not states[HOME].is_drained:
+        assert taking[HOME] == 0
+    for is_drained in (False, True):
+        positions = [
+            states[name].copies[CELL]
+            for name in order
+            if name != HOME and states[name].is_drained == is_drained
+        ]
+        assert positions == sorted(positions, reverse=True)
+
+
+def test_a_cell_that_runs_is_known_by_its_machine() -> None:
+    running = State("x", 1, [CELL], {}, {})
+    assert runner_of(views("a", {"c": running}), CELL) == "c"
+    assert runner_of(views("a", {"c": running}), 7) == ""
+
+
+def test_of_two_that_want_a_cell_at_once_one_takes_it() -> None:
+    wanting = State("x", 1, [CELL], {}, {})
+    states = dict.fromkeys(("a", "c", "d"), wanting)
+    assert [name for name in states if not yields(views(name, states), CELL)] == ["a"]
+    assert not yields(views("c", {"c": wanting, "a": State("x", 1, [], {}, {})}), CELL)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.booleans(), st.booleans())
+def test_a_cell_goes_home_to_a_copy_that_is_up_to_date(
+    copied: int, end: int, is_leaving: bool, is_drained: bool
+) -> None:
+    guest = State("x", 1, [CELL], {}, {CELL: end})
+    home = State("x", 1, [], {CELL: copied}, {}, [], is_leaving, "", is_drained)
+    can = not is_leaving and not is_drained and copied >= end - 2000
+    assert leaves_for(views("a", {"a": guest, HOME: home}), CELL) == (HOME if can else "")
+    assert leaves_for(views("a", {"a": guest}), CELL) == ""
+    # its copy does not follow yet
+    without = State("x", 1, [], {}, {})
+    assert leaves_for(views("a", {"a": guest, HOME: without}), CELL) == ""
+    assert leaves_for(views(HOME, {HOME: guest}), CELL) == ""
+
+
+@given(STATES, st.integers(0, 9))
+def test_a_machine_that_is_drained_gives_its_cells_to_one_that_follows(
+    states: dict[str, State], end: int
+) -> None:
+    states["a"] = State("x", 1, [CELL], {}, {CELL: end}, is_drained=True)
+    to = leaves_for(views("a", states), CELL)
+    able = {
+        name
+        for name, state in states.items()
+        if name != "a" and CELL in state.copies and not state.is_leaving and not state.is_drained
+    }
+    assert (to in able) if able else to == ""
+    if HOME in able:
+        assert to == HOME
+    elif able:
+        assert states[to].copies[CELL] == max(states[name].copies[CELL] for name in able)

@@ -1,0 +1,197 @@
+"""Machines that are lost while others have copies of their cells: these are taken over, and go home when the machine is
+back."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+
+import msgspec
+import pytest
+
+from broker.cluster.keeping import State
+from broker.cluster.nats.board import Board
+from broker.cluster.nats.line import Line
+from tests.end_to_end.clients import Client
+from tests.support.machines import Cluster, Machine, machines
+from tests.support.node import eventually, sluice
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with machines(
+        tmp_path_factory.mktemp("cluster"), {"a": 1, "b": 1, "c": 2}, with_nats=True
+    ) as cluster:
+        cluster.start()
+        yield cluster
+        cluster.stop()
+        for machine in cluster.machines.values():
+            assert "Traceback" not in machine.log.read_text()
+
+
+def runners(machine: Machine) -> list[str]:
+    """The machine of each cell, as a machine shows them."""
+    return [row["machine"] for row in machine.call("GET", "/cluster/slots")["items"]]
+
+
+def are_home(cluster: Cluster) -> bool:
+    rows = cluster["a"].call("GET", "/cells")["items"]
+    return runners(cluster["a"]) == ["a", "b", "c", "c"] and all(row["links"] == 3 for row in rows)
+
+
+def test_a_session_continues_on_another_machine_and_at_home_again(cluster: Cluster) -> None:
+    name = cluster.client_of(3)
+    with Client(cluster["b"], name, is_clean=False, expiry_s=600) as subscriber:
+        subscriber.subscribe("t/#", 1)
+    with Client(cluster["a"], cluster.client_of(0)) as publisher:
+        publisher.publish("t/1", b"before", 1)
+        cluster["c"].kill()
+        lost_s = time.monotonic()
+        eventually(lambda: "c" not in runners(cluster["b"]), 60)
+        print(f"taken over after {time.monotonic() - lost_s:.1f} s")
+        for cell in (2, 3):
+            eventually(partial(_publishes, cluster["b"], cluster.client_of(cell, "other")))
+        print(f"a client of it publishes after {time.monotonic() - lost_s:.1f} s")
+        publisher.publish("t/2", b"while lost", 1)
+        with Client(cluster["b"], name, is_clean=False, expiry_s=600) as subscriber:
+            assert [subscriber.take().payload for _ in range(2)] == [b"before", b"while lost"]
+        publisher.publish("t/3", b"waits", 1)
+        cluster["c"].start()
+        eventually(partial(are_home, cluster))
+        publisher.publish("t/4", b"at home", 1)
+        with Client(cluster["c"], name, is_clean=False, expiry_s=600) as subscriber:
+            assert [subscriber.take().payload for _ in range(2)] == [b"waits", b"at home"]
+
+
+def _state(cluster: Cluster, name: str, of: str = "a") -> tuple[str, list[int]]:
+    rows = cluster[of].call("GET", "/cluster/machines")["items"]
+    return next((row["state"], row["cells"]) for row in rows if row["name"] == name)
+
+
+def _leaders(cluster: Cluster) -> list[str]:
+    """The server of NATS that leads the log of each cell."""
+    assert cluster.nats is not None
+    line = Line(cluster.nats.places, "test")
+    try:
+        answers = [
+            json.loads(line.ask(f"$JS.API.STREAM.INFO.sluice_plant_{cell}", b"", 5).payload)
+            for cell in range(cluster.count)
+        ]
+    finally:
+        line.close()
+    return [answer.get("cluster", {}).get("leader", "") for answer in answers]
+
+
+def test_the_log_of_a_cell_is_led_by_the_server_of_its_machine(cluster: Cluster) -> None:
+    eventually(lambda: _leaders(cluster) == ["nats-0", "nats-1", "nats-2", "nats-2"], 60)
+
+
+def test_machines_are_not_shown_as_they_were_before_nats_was_lost(cluster: Cluster) -> None:
+    assert cluster.nats is not None
+    servers = cluster.nats.servers[1:]
+    for server in servers:
+        server.freeze()
+    try:
+        unknown = eventually(lambda: cluster["a"].call("GET", "/cluster/machines", expect=503), 30)
+        assert unknown["detail"].startswith("the state of the machines is not known: NATS: ")
+    finally:
+        for server in servers:
+            server.thaw()
+    eventually(partial(are_home, cluster), 60)
+
+
+def test_a_clock_that_differs_is_an_alarm(cluster: Cluster) -> None:
+    """Of machine b, which does not run: the test writes what it would."""
+    assert cluster.nats is not None
+    cluster["b"].stop()
+    board = Board(cluster.nats.places, "plant", "b", 3)
+    numbers = count()
+    known = msgspec.json.decode(board.exchange(b"{}")["a"], type=State)
+
+    def alarms(ahead_s: int) -> list[str]:
+        clock_ns = time.time_ns() + ahead_s * 1_000_000_000
+        said = State(
+            "test", next(numbers), [], {}, {}, [1], cluster=known.cluster, clock_ns=clock_ns
+        )
+        board.exchange(msgspec.json.encode(said))
+        rows = cluster["a"].call("GET", "/alarms")["items"]
+        return [row["message"] for row in rows if row["name"] == "clock_differs:b"]
+
+    try:
+        [alarm] = eventually(lambda: alarms(40), 60, 0.5)
+        text = r"the clock of machine b is (39|40) s ahead of that of machine a"
+        assert re.fullmatch(text, alarm)
+        eventually(lambda: not alarms(0), 60, 0.5)
+    finally:
+        board.close()
+    cluster["b"].start()
+    eventually(partial(are_home, cluster), 60)
+
+
+@pytest.mark.parametrize("name", ["c", "a"])
+def test_a_machine_that_is_drained_gives_its_cells_away_and_gets_them_back(
+    cluster: Cluster, name: str
+) -> None:
+    machine = cluster[name]
+    client_id = cluster.client_of(machine.cells.start)
+    with Client(cluster["b"], client_id, is_clean=False, expiry_s=600) as subscriber:
+        subscriber.subscribe("drain/#", 1)
+    with Client(cluster["b"], cluster.client_of(1)) as publisher:
+        publisher.publish("drain/0", b"0", 1)
+        drained = sluice(cluster["b"], "cluster", "drain", name)
+        assert drained.stdout == f"machine {name} is drained\n", drained
+        assert _state(cluster, name, "b") == ("drained", [])
+        publisher.publish("drain/1", b"1", 1)
+        machine.stop()
+        eventually(lambda: _state(cluster, name, "b")[0] == "away", 60)
+        status = sluice(cluster["b"], "cluster", "status")
+        assert status.returncode == 7, status
+        assert f"machine {name} is away" in status.stderr
+        machine.begin()
+        assert machine.first_line(60).startswith("drained:")
+        publisher.publish("drain/2", b"2", 1)
+        with Client(cluster["b"], client_id, is_clean=False, expiry_s=600) as subscriber:
+            assert [subscriber.take().payload for _ in range(3)] == [b"0", b"1", b"2"]
+        cluster["b"].call("POST", f"/cluster/machines/{name}:resume")
+        assert machine.first_line(60).startswith("sluice ready")
+        eventually(partial(are_home, cluster), 60)
+    assert _state(cluster, name) == ("running", list(machine.cells))
+    eventually(lambda: sluice(cluster["b"], "cluster", "status").returncode == 0)
+
+
+def test_the_last_machine_that_runs_is_not_drained(cluster: Cluster) -> None:
+    for name in ("b", "c"):
+        cluster["a"].call("POST", f"/cluster/machines/{name}:drain")
+    refused = cluster["a"].call("POST", "/cluster/machines/a:drain", expect=409)
+    assert refused["detail"] == "no other machine than 'a' runs and could take its cells"
+    for name in ("b", "c"):
+        cluster["a"].call("POST", f"/cluster/machines/{name}:resume")
+    eventually(partial(are_home, cluster), 60)
+    missing = cluster["a"].call("POST", "/cluster/machines/d:drain", expect=404)
+    assert "there is no machine 'd'" in missing["detail"]
+
+
+def _publishes(machine: Machine, client_id: str) -> bool:
+    with Client(machine, client_id) as client:
+        client.publish("other", b"x", 1)
+    return True
+
+
+def test_what_is_saved_while_the_first_machine_is_lost_is_there_when_it_is_back(
+    cluster: Cluster,
+) -> None:
+    cluster["b"].call("POST", "/rules", {"name": "before", "sql": 'SELECT * FROM "x"'})
+    cluster["a"].kill()
+    eventually(lambda: "a" not in runners(cluster["b"]), 60)
+    meanwhile = {"name": "meanwhile", "sql": 'SELECT * FROM "y"'}
+    # refused while a cell is starting
+    eventually(lambda: cluster["c"].call("POST", "/rules", meanwhile))
+    cluster["a"].start()
+    eventually(partial(are_home, cluster))
+    for machine in cluster.machines.values():
+        names = [rule["name"] for rule in machine.call("GET", "/rules")["items"]]
+        assert names == ["before", "meanwhile"]
