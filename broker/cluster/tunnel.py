@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -130,6 +130,7 @@ class Tunnel:
         """Those of cells that run on other machines, by the names of their sockets, with the inode of each."""
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_over = False
         self._greeting = 0
         self._said: dict[str, str] = {}
         """What was logged last of each machine, so that it is not logged again and again."""
@@ -195,6 +196,7 @@ class Tunnel:
 
     async def stop(self) -> None:
         """End all connections."""
+        self._is_over = True
         of_cells = (one for named in self._servers_of.values() for one, _ in named.values())
         for server in (*self._servers, *of_cells):
             server.close()
@@ -230,19 +232,21 @@ class Tunnel:
 
     def _taking(self, handle: Any, *arguments: Any) -> Any:
         def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.create_task(self._run_one(handle(*arguments, reader, writer), writer))
+            if self._is_over:  # its handshake ended after the tunnel
+                writer.transport.abort()
+                return
+            task = asyncio.create_task(self._run_one(handle, *arguments, reader, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            # also of a task that was cancelled before it began
+            task.add_done_callback(lambda _: writer.transport.abort())
 
         return taken
 
     @staticmethod
-    async def _run_one(handling: Coroutine[Any, Any, None], writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(*_GONE):
-                await handling
-        finally:
-            writer.transport.abort()
+    async def _run_one(handle: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        with suppress(*_GONE):
+            await handle(*arguments)
 
     # -- to other machines --
 

@@ -32,6 +32,7 @@ RECOMMENDED: Final = re.compile(
     re.M,
 )
 """A command in a text: quoted, at the beginning of a line, or after words that recommend it."""
+MAY_RECOMMEND: Final = re.compile(r"sluice |['`]make [a-z]")
 OUTPUT: Final = (
     "sluice ready ",
     "sluice version ",
@@ -63,7 +64,7 @@ def _in_source() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):
             code = file.read_text()
-            if "sluice " in code or "make " in code:
+            if MAY_RECOMMEND.search(code):
                 for text in _literals(ast.parse(code)):
                     yield str(file.relative_to(ROOT)), text
 

@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
@@ -56,21 +57,30 @@ def _markers_of(start: Any) -> frozenset[str]:
     if id(start) in _markers:
         return _markers[id(start)][1]
     markers: set[str] = set()
-    waiting, seen = [start], {id(start)}
+    waiting, seen = [start], {id(start): start}
     while waiting:
         value = waiting.pop()
         name = _name(value)
-        markers.update(
-            marker for place, marker in STARTS.items() if f"{name}.".startswith(f"{place}.")
-        )
+        markers |= _of_name(name)
         for reached in _all_reached(value) if name.startswith("tests.") else ():
             if id(reached) in _markers:
                 markers |= _markers[id(reached)][1]
             elif id(reached) not in seen:
-                seen.add(id(reached))
+                seen[id(reached)] = reached
                 waiting.append(reached)
-    _markers[id(start)] = start, frozenset(markers)
-    return _markers[id(start)][1]
+    found = frozenset(markers)
+    # what reaches nothing that starts something has no part that does
+    for value in (start,) if found else seen.values():
+        _markers[id(value)] = value, found
+    return found
+
+
+@cache
+def _of_name(name: str) -> frozenset[str]:
+    """The markers of a module, class or function by itself."""
+    return frozenset(
+        marker for place, marker in STARTS.items() if f"{name}.".startswith(f"{place}.")
+    )
 
 
 def _name(value: Any) -> str:

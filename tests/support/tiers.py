@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,15 +39,20 @@ LONG: Final = (
     "broker/auth/test_revocation.py",
     "broker/auth/test_session_owners.py",
     "broker/net/test_collector.py",
+    "broker/streams/test_topic_index.py",
+    "bridges/spark/test_members.py",
     "bridges/spark/test_upsert.py",
+    "cluster/test_faces.py",
     "cluster/test_kept_streams.py",
     "cluster/test_links.py",
+    "cluster/test_machines.py",
     "cluster/test_share_faults.py",
     "cluster/test_streams.py",
     "bridges/resource/test_alarms_of_sources.py",
     "bridges/spark/test_iceberg_upkeep.py",
     "bridges/spark/test_lake_audit.py",
     "bridges/spark/test_audit_values.py",
+    "end_to_end/test_metric_export.py",
     "end_to_end/test_rights.py",
     "end_to_end/test_planted_secrets.py",
     "end_to_end/test_accounts.py",
@@ -67,6 +74,7 @@ LONG: Final = (
     "end_to_end/test_cascade.py",
     "end_to_end/test_impact.py",
     "end_to_end/test_named_secrets.py",
+    "ui/test_live.py",
     "ui/test_web_build.py",
 )
 """Files of ``full`` although they need one process: they take long, and their lines are run by others too."""
@@ -99,8 +107,8 @@ SECONDS: Final = TESTS / "seconds.json"
 """Seconds that each file took, written by ``python -m tests.support.durations``; the longest files run first."""
 UNKNOWN_S: Final = 10.0
 """Seconds of a file that is not in there."""
-SMOKE_FILES: Final = TESTS.parent / "build" / "smoke-files"
-"""Files with tests of ``smoke``, by the last quick run, which collects all."""
+FILES_OF_TIERS: Final = TESTS.parent / "build" / "files-of-tiers.json"
+"""Files with tests of each tier, and the state of all tests at that moment, by the last quick run of all files."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -114,19 +122,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import only the files that a smoke run needs, which the quick run before it has kept."""
-    if (
-        config.getoption("tier") != "smoke"
-        or collection_path.suffix != ".py"
-        or not SMOKE_FILES.exists()
-    ):
+@cache
+def _files_with(tier: str) -> frozenset[str] | None:
+    """Files with tests of a tier; None where that is not known of the present tests."""
+    try:
+        kept: dict[str, Any] = json.loads(FILES_OF_TIERS.read_text())
+    except FileNotFoundError:
         return None
-    return (
-        None
-        if str(collection_path.relative_to(TESTS)) in SMOKE_FILES.read_text().splitlines()
-        else True
-    )
+    return frozenset(kept["files"][tier]) if kept["state"] == _state() else None
+
+
+def _state() -> str:
+    """Changes with any file of the tests."""
+    digest = sha256()
+    for file in sorted(TESTS.rglob("*.py")):
+        about = file.stat()
+        digest.update(f"{file} {about.st_mtime_ns} {about.st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def _keep_files_of_tiers(items: list[pytest.Item]) -> None:
+    files: dict[str, set[str]] = {tier: set() for tier in TIERS}
+    for item in items:
+        files[tier_of(item)].add(_file(item))
+        if _is_property(item):
+            files["heavy"].add(_file(item))
+    kept = {"state": _state(), "files": {tier: sorted(files[tier]) for tier in TIERS}}
+    FILES_OF_TIERS.parent.mkdir(exist_ok=True)
+    whole = FILES_OF_TIERS.with_suffix(f".{os.getpid()}")
+    whole.write_text(json.dumps(kept))
+    whole.rename(FILES_OF_TIERS)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import only the files that have tests of the tier, where a quick run of these very tests has kept them."""
+    tier = config.getoption("tier")
+    if collection_path.suffix != ".py" or tier in (None, "quick"):
+        return None
+    files = _files_with(tier)
+    return None if files is None or str(collection_path.relative_to(TESTS)) in files else True
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -160,10 +194,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kinds = [kind for kind in KINDS if item.get_closest_marker(kind)]
         item.user_properties.append(("kind", kinds[0] if kinds else "in process"))
     if tier := config.getoption("tier"):
-        if tier == "quick":
-            files = {_file(item) for item in items if tier_of(item) == "smoke"}
-            SMOKE_FILES.parent.mkdir(exist_ok=True)
-            SMOKE_FILES.write_text("\n".join(sorted(files)))
+        if tier == "quick" and config.args == config.getini("testpaths"):
+            _keep_files_of_tiers(items)
         chosen = [
             item
             for item in items
