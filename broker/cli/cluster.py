@@ -1,10 +1,10 @@
-"""``sluice cluster init`` and ``join``, which make machines a cluster with two commands on each; its state, and a
-machine that gives its cells away."""
+"""``sluice cluster init`` and ``join``, which make machines a cluster with two commands on each; its state, and cells
+that move."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,6 +21,8 @@ from broker.core.kinds import counted
 _POLL_S: Final = 0.25
 # Seconds without an answer of the API, which moves with the first cell.
 _SILENT_S: Final = 20.0
+
+_Detach = Annotated[bool, typer.Option("--detach", help="Do not wait until cells have moved.")]
 
 
 def add_to(commands: typer.Typer) -> None:
@@ -127,9 +129,7 @@ def add_to(commands: typer.Typer) -> None:
         name: Annotated[
             str, typer.Argument(help="Its name, as 'sluice cluster machines' shows it.")
         ],
-        detach: Annotated[
-            bool, typer.Option("--detach", help="Do not wait until it has given its cells.")
-        ] = False,
+        detach: _Detach = False,
     ) -> None:
         """Give the cells of a machine to others, and wait until it runs none.
 
@@ -140,6 +140,36 @@ def add_to(commands: typer.Typer) -> None:
         if not detach:
             row = _drained(call, row)
         call.show(row, f"machine {name} is {row['state']}")
+
+    @command(commands, "move", known="sluice cluster machines")
+    def move(
+        call: Call,
+        cell: Annotated[int, typer.Argument(help="Number of the cell.")],
+        name: Annotated[
+            str, typer.Argument(help="The machine's name, as 'sluice cluster machines' shows it.")
+        ],
+        detach: _Detach = False,
+    ) -> None:
+        """Move a cell to a machine that has a copy of it, and wait until it runs there.
+
+        It stays there, also over restarts, until 'sluice cluster rebalance'. Its clients are disconnected, and connect
+        again. Ctrl-C stops waiting only.
+        """
+        row = call.api.post(f"{name_path('/cluster/machines', name)}:take", {"cell": cell})
+        if not detach and cell not in row["cells"]:
+            row = _row_of(name, _moved(call, {cell: name}))
+        call.show(row, f"cell {cell} {'moves to' if detach else 'runs on'} machine {name}")
+
+    @command(commands, "rebalance")
+    def rebalance(call: Call, detach: _Detach = False) -> None:
+        """Give each cell to its own machine again, and wait until it runs there.
+
+        Cells of a machine that was forgotten are spread over the others. Ctrl-C stops waiting only.
+        """
+        answer = call.api.post("/cluster/machines:rebalance")
+        if not detach:
+            _moved(call, {int(cell): name for cell, name in answer["cells"].items()})
+        call.show(answer, f"{counted(len(answer['cells']), 'cell')} moved")
 
 
 def _problems(
@@ -162,26 +192,55 @@ def _problems(
     return problems
 
 
-def _drained(call: Call, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row of a machine once it runs no cell. With the cell that serves the API, answers fail for a while."""
-    name, total = row["name"], len(row["cells"])
+def _polled(call: Call) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """The machines, again and again. With the cell that serves the API, answers fail for a while."""
     silent_s = time.monotonic()
+    while True:
+        time.sleep(_POLL_S)
+        try:
+            rows = call.api.get("/cluster/machines")["items"]
+        except CommandError as error:
+            if time.monotonic() - silent_s > _SILENT_S:
+                hint = "ask another machine, with --url: this one may no longer run a cell"
+                raise CommandError(str(error), error.exit_code, hint=hint) from error
+            continue
+        silent_s = time.monotonic()
+        yield rows
+
+
+def _drained(call: Call, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row of a machine once it runs no cell."""
+    name, total = row["name"], len(row["cells"])
     was_draining = False
+    polled = _polled(call)
     with Progress(total, "cells") as progress:
         # other machines see half a second later that it is draining
         while row["state"] != "drained" and not (was_draining and row["state"] == "running"):
-            time.sleep(_POLL_S)
-            try:
-                rows = call.api.get("/cluster/machines")["items"]
-            except CommandError as error:
-                if time.monotonic() - silent_s > _SILENT_S:
-                    hint = "ask another machine, with --url: this one may no longer run a cell"
-                    raise CommandError(str(error), error.exit_code, hint=hint) from error
-                continue
-            silent_s = time.monotonic()
-            row = next(machine for machine in rows if machine["name"] == name)
+            row = _row_of(name, next(polled))
             was_draining = was_draining or row["state"] == "draining"
-            if row["state"] == "away":
-                raise CommandError(f"machine {name} is away: others take its cells over")
             progress.show(total - len(row["cells"]))
     return row
+
+
+def _row_of(name: str, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    row = next(machine for machine in rows if machine["name"] == name)
+    if row["state"] == "away":
+        raise CommandError(f"machine {name} is away: others take its cells over")
+    return row
+
+
+def _moved(call: Call, moves: Mapping[int, str]) -> Sequence[Mapping[str, Any]]:
+    """The machines once cells run where they move to, or where another order has sent them since."""
+    polled = _polled(call)
+    with Progress(len(moves), "cells") as progress:
+        while True:
+            rows = next(polled)
+            left = dict(moves)
+            for row in rows:
+                for cell in set(row["cells"]) & set(row["home_cells"]):
+                    left.pop(cell, None)
+            for name in set(left.values()):
+                _row_of(name, rows)
+            progress.show(len(moves) - len(left))
+            if not left:
+                return rows

@@ -5,7 +5,8 @@ Twice a second it writes into NATS what runs here and how far its copies are, an
 that can write there can commit, too: so the one that cannot, or that has ended, is silent, and its cells are taken over
 by the machine with the newest copy. A wrong guess costs a takeover and never a message: the commit log of a cell has
 one owner. A machine that is back gets its cells back as soon as its own copies of them are up to date. One that is
-*drained* gives its cells to others, one after the other, and gets none back until it is resumed.
+*drained* gives its cells to others, one after the other, and gets none back until it is resumed. A cell that was moved
+belongs to another machine than the section ``cluster`` says: all read that from the orders in NATS.
 
 The supervisor sends a line when a cell runs here, has ended or cannot go on (``runs CELL``, ``ended CELL``, ``failed
 CELL``), and gets one when a cell is to start or to stop (``start CELL``, ``stop CELL``), or none runs since the machine
@@ -20,7 +21,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,8 +33,8 @@ import msgspec
 from broker.cluster.copies import Copy, bring
 from broker.cluster.copying import CopyServer, CopyState, Source, socket_of_copies
 from broker.cluster.directories import cell_directory, copy_directory
-from broker.cluster.keeping import KeeperServer, State, Told, Verb
-from broker.cluster.nats.board import Board
+from broker.cluster.keeping import Asked, KeeperServer, Orders, State, Told
+from broker.cluster.nats.board import ORDERS, Board
 from broker.cluster.nats.log import NatsLog
 from broker.cluster.owners import owners_in
 from broker.cluster.settings import ClusterSettings
@@ -123,6 +125,25 @@ def leaves_for(views: Views, cell: int) -> str:
     return min(ready)[-1] if ready else ""
 
 
+def spread(
+    homes: Mapping[int, str], copied: Mapping[int, Sequence[str]], forgotten: Container[str]
+) -> Mapping[int, str]:
+    """The machines that cells belong to, without those that are forgotten: each cell of these goes to the machine with
+    a copy (``copied``) that has the fewest cells. Where there is none, it stays."""
+    counts = Counter(home for home in homes.values() if home not in forgotten)
+    found = dict(homes)
+    for cell, home in sorted(homes.items()):
+        able = [name for name in copied[cell] if name not in forgotten]
+        if home in forgotten and able:
+            found[cell] = min(able, key=lambda name: (counts[name], name))
+            counts[found[cell]] += 1
+    return found
+
+
+class _Refused(Exception):
+    """An order that cannot be carried out."""
+
+
 class Keeper:
     """The copies of one machine and its part in decisions. ``order`` tells the supervisor."""
 
@@ -143,7 +164,10 @@ class Keeper:
         self._number = 0
         layout = cluster.layout
         self._places = {machine.name: place for place, machine in enumerate(layout)}
-        self._homes = {cell: machine.name for machine in layout for cell in machine.cells}
+        self._first_homes = {cell: machine.name for machine in layout for cell in machine.cells}
+        self._orders = Orders()
+        self._homes: Mapping[int, str] = self._first_homes
+        """The machine that each cell belongs to."""
         first = layout[cluster.place].cells.start
         self._directories = {
             **{
@@ -206,24 +230,127 @@ class Keeper:
                 self._is_over.set()
         self._began.set()
 
-    def answer(self, verb: Verb) -> Told:
+    def answer(self, asked: Asked) -> Told:
         """What all machines write, once an order is carried out (``KeeperServer``)."""
-        if verb != "show":
-            try:
-                if verb == "drain":
-                    self._drained.touch()
-                else:
-                    self._drained.unlink(missing_ok=True)
-            except OSError as error:
-                return Told(problem=f"{self._drained}: {(error.strerror or str(error)).lower()}")
-            with self._lock:
-                self._is_drained = verb == "drain"
-                self._follows.clear()
-            _log.info("machine.drained" if verb == "drain" else "machine.resumed")
+        try:
+            match asked.verb:
+                case "drain" | "resume":
+                    self._drain(is_drained=asked.verb == "drain")
+                case "take" | "rebalance" | "forget":
+                    self._order_all(asked)
+        except OSError as error:
+            return Told(problem=f"{self._drained}: {(error.strerror or str(error)).lower()}")
+        except Unavailable as error:
+            return Told(problem=str(error))
+        except _Refused as error:
+            return Told(refused=str(error))
         with self._lock:
-            states = {**self._views().states, self._own: self._state()}
+            states = self._states_now()
             clocks_s = {name: self._heard[name].clock_s for name in states if name != self._own}
-            return Told(states, self._said, clocks_s)
+            forgotten = self._orders.forgotten
+            return Told(states, self._said, "", dict(self._homes), forgotten, clocks_s)
+
+    def _states_now(self) -> Mapping[str, State]:
+        return {**self._views().states, self._own: self._state()}
+
+    def _drain(self, *, is_drained: bool) -> None:
+        if not is_drained and self._own in self._orders.forgotten:
+            self._change(self._with_own)
+        if is_drained:
+            self._drained.touch()
+        else:
+            self._drained.unlink(missing_ok=True)
+        with self._lock:
+            self._is_drained = is_drained
+            self._follows.clear()
+        _log.info("machine.drained" if is_drained else "machine.resumed")
+
+    def _with_own(self, orders: Orders) -> Orders:
+        """This machine was forgotten, and has its cells again."""
+        homes = {
+            cell: home
+            for cell, home in orders.homes.items()
+            if self._first_homes.get(cell) != self._own
+        }
+        return Orders(homes, [name for name in orders.forgotten if name != self._own])
+
+    def _order_all(self, asked: Asked) -> None:
+        """Keep an order about any machine in NATS, for all.
+
+        Raises:
+            _Refused: it could not be carried out.
+            Unavailable: NATS does not take it.
+        """
+        with self._lock:
+            states = self._states_now()
+        name, cell = asked.machine, asked.cell
+        state = states.get(name)
+        if asked.verb == "take":
+            if cell not in self._homes:
+                raise _Refused(f"expected a cell from 0 to {len(self._homes) - 1}, got {cell}")
+            if state is None:
+                raise _Refused(f"machine {name!r} is away")
+            if state.is_drained or state.is_leaving:
+                raise _Refused(f"machine {name!r} is drained, or is stopping: resume it first")
+            if cell not in state.runs and cell not in state.copies:
+                raise _Refused(f"machine {name!r} has no copy of cell {cell} that follows")
+        elif asked.verb == "forget":
+            if state is not None:
+                raise _Refused(f"machine {name!r} runs: drain it and stop it first")
+            there = {one for state in states.values() for one in (*state.runs, *state.copies)}
+            lost = [one for one, home in self._homes.items() if home == name and one not in there]
+            if lost:
+                cells = ", ".join(map(str, lost))
+                raise _Refused(f"no machine that runs has a copy of cell {cells} that follows")
+
+        def change(orders: Orders) -> Orders:
+            homes = dict(orders.homes)
+            forgotten = list(orders.forgotten)
+            if asked.verb == "take":
+                homes[cell] = name
+            else:
+                if asked.verb == "forget" and name not in forgotten:
+                    forgotten.append(name)
+                if asked.verb == "rebalance":
+                    homes.clear()
+                homes = dict(
+                    spread({**self._first_homes, **homes}, self._copied(states), forgotten)
+                )
+            moved = {one: home for one, home in homes.items() if home != self._first_homes[one]}
+            return Orders(moved, forgotten)
+
+        self._change(change)
+        _log.info("cluster.ordered", order=asked.verb, machine=name or None)
+
+    def _copied(self, states: Mapping[str, State]) -> Mapping[int, Sequence[str]]:
+        """The machines that have each cell."""
+        return {
+            cell: [name for name, state in states.items() if cell in (*state.runs, *state.copies)]
+            for cell in self._first_homes
+        }
+
+    def _change(self, change: Callable[[Orders], Orders]) -> None:
+        cluster = self._cluster
+        board = Board(cluster.nats_places, cluster.name, self._own, cluster.nats.replicas)
+        try:
+            data = board.change_orders(
+                lambda before: msgspec.json.encode(change(_ORDERS.decode(before or b"{}")))
+            )
+        finally:
+            board.close()
+        with self._lock:
+            self._follow_orders(data)
+
+    def _follow_orders(self, data: bytes) -> None:
+        try:
+            orders = _ORDERS.decode(data)
+        except msgspec.MsgspecError:
+            return  # of another release
+        if orders != self._orders:
+            self._orders = orders
+            known = {cell: home for cell, home in orders.homes.items() if home in self._places}
+            self._homes = {**self._first_homes, **known}
+            self._follows.clear()
 
     def state_of(self, cell: int) -> tuple[CopyState, Source | None]:
         """The state of the copy of a cell, and the copy (``CopyServer``)."""
@@ -304,13 +431,16 @@ class Keeper:
         self._number += 1
         with self._lock:
             state = self._state()
-        states = self._board.exchange(msgspec.json.encode(state))
-        self._hear(states, state)
+        messages = dict(self._board.exchange(msgspec.json.encode(state)))
+        with self._lock:
+            self._follow_orders(messages.pop(ORDERS, b"{}"))
+        self._hear(messages, state)
         views = self._views()
         with self._lock:
             for cell in self._directories:
                 self._decide(views, cell)
-            if self._is_drained and not self._runs and not self._is_told:
+            gets_none = self._is_drained or self._own not in self._homes.values()
+            if gets_none and not self._runs and not self._is_told:
                 self._order("drained 0")
             self._is_told = True
             for cell in self._homes:
@@ -434,6 +564,7 @@ class Keeper:
 
 
 _STATE: Final = msgspec.json.Decoder(State)
+_ORDERS: Final = msgspec.json.Decoder(Orders)
 
 
 def keep(data_dir: Path, cluster: ClusterSettings, version: str) -> int:

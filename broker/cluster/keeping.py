@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,6 +17,8 @@ from broker.core.errors import Unavailable
 _LINE: Final = b"\n"
 _LINE_BYTES: Final = 64 * 1024
 _ASK_S: Final = 3.0
+# An order is written into NATS before its answer.
+_ORDER_S: Final = 15.0
 
 
 class State(msgspec.Struct, frozen=True):
@@ -40,21 +42,36 @@ class State(msgspec.Struct, frozen=True):
     """Its clock when it wrote this, in nanoseconds since 1970."""
 
 
-Verb = Literal["show", "drain", "resume"]
+class Orders(msgspec.Struct, frozen=True):
+    """What users have ordered about all machines, kept in NATS: cells that belong to another machine than their own
+    one, and machines that are not expected back."""
+
+    homes: dict[int, str] = {}
+    forgotten: list[str] = []
+
+
+Verb = Literal["show", "drain", "resume", "take", "rebalance", "forget"]
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A question to a keeper."""
+    """A question to a keeper; the ``machine`` and the ``cell`` are those of an order that is about them."""
 
     verb: Verb
+    machine: str = ""
+    cell: int = -1
 
 
 class Told(msgspec.Struct, frozen=True):
     """Its answer: the machines that are not silent, by name. ``problem``: why they are not known at present, since this
-    one does not reach NATS, or why an order is not carried out; there are no machines then."""
+    one does not reach NATS, or why an order cannot be kept; there are no machines then. ``refused``: why an order is
+    not one that could be carried out."""
 
     machines: Mapping[str, State] = {}
     problem: str = ""
+    refused: str = ""
+    homes: Mapping[int, str] = {}
+    """The machine that each cell belongs to."""
+    forgotten: Sequence[str] = ()
     clocks_s: Mapping[str, float] = {}
     """Seconds that clocks of other machines are ahead of this one's, up to a second less."""
 
@@ -65,9 +82,9 @@ def socket_of_keeper(machine: str) -> str:
 
 
 class KeeperServer:
-    """Answers with what ``answer`` gives for a verb; it is called on a thread."""
+    """Answers with what ``answer`` gives for a question; it is called on a thread."""
 
-    def __init__(self, run: Path, machine: str, answer: Callable[[Verb], Told]) -> None:
+    def __init__(self, run: Path, machine: str, answer: Callable[[Asked], Told]) -> None:
         self._run = run
         self._machine = machine
         self._answer_to = answer
@@ -89,7 +106,7 @@ class KeeperServer:
         try:
             async with asyncio.timeout(_ASK_S):
                 asked = _ASKED.decode(await reader.readuntil(_LINE))
-            told = await asyncio.to_thread(self._answer_to, asked.verb)
+            told = await asyncio.to_thread(self._answer_to, asked)
             writer.write(msgspec.json.encode(told) + _LINE)
             await writer.drain()
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
@@ -98,7 +115,7 @@ class KeeperServer:
             writer.close()
 
 
-def ask(run: Path, machine: str, verb: Verb) -> Told:
+def ask(run: Path, machine: str, asked: Asked) -> Told:
     """The answer of the keeper of a machine. Blocks.
 
     Raises:
@@ -107,8 +124,8 @@ def ask(run: Path, machine: str, verb: Verb) -> Told:
     try:
         link = connect(run, socket_of_keeper(machine), socket.SOCK_STREAM)
         with link:
-            link.settimeout(_ASK_S)
-            link.sendall(msgspec.json.encode(Asked(verb)) + _LINE)
+            link.settimeout(_ASK_S if asked.verb == "show" else _ORDER_S)
+            link.sendall(msgspec.json.encode(asked) + _LINE)
             with link.makefile("rb") as answer:
                 return _TOLD.decode(answer.readline(_LINE_BYTES))
     except (OSError, ValueError) as error:
@@ -117,3 +134,4 @@ def ask(run: Path, machine: str, verb: Verb) -> Told:
 
 _ASKED: Final = msgspec.json.Decoder(Asked)
 _TOLD: Final = msgspec.json.Decoder(Told)
+SHOW: Final = Asked("show")

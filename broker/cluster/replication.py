@@ -28,7 +28,7 @@ from broker.cluster.copying import (
     socket_of_copy,
     state_at,
 )
-from broker.cluster.keeping import ask
+from broker.cluster.keeping import SHOW, Told, ask
 from broker.cluster.nats.log import NatsLog, StreamSettings
 from broker.cluster.settings import ClusterSettings
 from broker.cluster.supervisor import FENCED
@@ -232,18 +232,20 @@ class Replication:
 
     async def _look_once(self, writer: Writer, alarms: Alarms) -> None:
         now_s = asyncio.get_running_loop().time()
-        await asyncio.gather(*map(self._ask, self.copies))
-        if not self.copies or any(not copy.problem for copy in self.copies):
+        told = await self._told()
+        copies = [copy for copy in self.copies if copy.machine not in told.forgotten]
+        await asyncio.gather(*map(self._ask, copies))
+        if not copies or any(not copy.problem for copy in copies):
             self._alone_s = now_s
         alarms.set(
             f"cell_without_copy:{self._cell}",
             now_s - self._alone_s > _ALONE_S,
             f"no other machine has a copy of cell {self._cell} that follows: "
-            + "; ".join(f"{copy.machine}: {copy.problem}" for copy in self.copies),
+            + "; ".join(f"{copy.machine}: {copy.problem}" for copy in copies),
             cell=self._cell,
         )
         if self._cell == 0:
-            await self._look_at_clocks(alarms)
+            self._look_at_clocks(alarms, told)
         assert self._looks is not None
         state = await asyncio.to_thread(self._looks.state)
         self.log_bytes = state["state"]["bytes"]
@@ -255,17 +257,20 @@ class Replication:
             f"the commit log of cell {self._cell} in NATS has {self.log_bytes} bytes, more than half of its limit",
             cell=self._cell,
         )
-        waited = [copy for copy in self.copies if not (is_half_full and copy.problem)]
+        waited = [copy for copy in copies if not (is_half_full and copy.problem)]
         least = min((copy.position for copy in waited), default=self.applied.position)
         await self._trim(writer, least, state["state"]["last_seq"])
 
-    async def _look_at_clocks(self, alarms: Alarms) -> None:
+    async def _told(self) -> Told:
+        """What the keeper of this machine says; nothing while it is starting."""
+        try:
+            return await asyncio.to_thread(ask, self._place.run, self._cluster.machine, SHOW)
+        except Unavailable:
+            return Told()
+
+    def _look_at_clocks(self, alarms: Alarms, told: Told) -> None:
         """Compare the clocks of other machines with this one's."""
         own = self._cluster.machine
-        try:
-            told = await asyncio.to_thread(ask, self._place.run, own, "show")
-        except Unavailable:  # it is starting
-            return
         for machine in self._cluster.machines:
             ahead_s = told.clocks_s.get(machine, 0.0)
             word = "ahead of" if ahead_s > 0 else "behind"

@@ -78,6 +78,12 @@ class NatsSettings(Settings):
         description="Their addresses for clients, each `HOST:PORT`: the nearest first. With them, what a cell commits "
         "is on several servers before it is acknowledged, and other machines keep a copy of the cell's store.",
     )
+    monitors: Sequence[str] = Field(
+        default=(),
+        description="Addresses of the servers' monitoring (`http` in their configuration), each `HOST:PORT`. A start "
+        "asks them whether each server has `sync_interval: always`, without which NATS confirms what a power failure "
+        "takes.",
+    )
     user: str = Field(default="", description="Name of the user of NATS, if it asks for one.")
     password: SecretText | None = Field(default=None, description="Password of the user.")
     cacertfile: str = Field(
@@ -102,10 +108,16 @@ class NatsSettings(Settings):
     def _check_servers(cls, value: Sequence[str]) -> Sequence[str]:
         return [checked_address(one, "10.0.0.1:4222") for one in value]
 
+    @field_validator("monitors")
+    @classmethod
+    def _check_monitors(cls, value: Sequence[str]) -> Sequence[str]:
+        return [checked_address(one, "10.0.0.1:8222") for one in value]
+
     @model_validator(mode="after")
     def _check_run(self) -> NatsSettings:
-        if self.run and self.servers:
-            raise ValueError("expected 'run' or 'servers', got both")
+        if self.run and (self.servers or self.monitors):
+            other = "servers" if self.servers else "monitors"
+            raise ValueError(f"expected 'run' or '{other}', got both")
         return self
 
     @property

@@ -262,7 +262,9 @@ class Supervisor:
             self._begin(cell)
         await self._until(lambda: self._is_ready() or self._is_drained)
         if self._is_drained and not self._is_stopping:
-            print("drained: no cell runs here until the machine is resumed", flush=True)
+            print(
+                "drained: no cell runs here until the machine is resumed, or gets one", flush=True
+            )
             await self._until(self._is_ready)
         if not self._is_stopping and (front := next(iter(self._cells.values())).ready) is not None:
             _log.info("cells.ready", cells=len(self._cells))

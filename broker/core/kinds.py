@@ -28,6 +28,7 @@ DECLARED_IN: Final = (
     "broker.admin.client_kinds",
     "broker.admin.message_kinds",
     "broker.admin.kinds",
+    "broker.admin.cluster_kinds",
     "broker.admin.node_kinds",
 )
 # Groups of the dashboard's navigation.

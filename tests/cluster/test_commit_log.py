@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster.copying import CopyServer, CopyState, fetch
+from broker.cluster.nats.check import problems_of, problems_of_sync
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog, StreamSettings, _message, _Part
 from broker.core.errors import ConfigError, Unavailable
@@ -23,6 +24,7 @@ from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
 from broker.storage.store import Batch, LogShard
 from tests.support.nats import Nats, nats
 from tests.support.node import eventually
+from tests.support.processes import free_port
 from tests.support.small_disk import small_disk
 
 SHARD = LogShard(16)
@@ -333,8 +335,6 @@ def _commit_all(store: RocksStore, numbers: range) -> None:
 
 
 def test_servers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    from broker.cluster.nats.check import problems_of
-
     assert problems_of(Servers([("127.0.0.1", 1)]), 1) == [
         "cluster.nats.servers: none answers: 127.0.0.1:1: NATS: connection refused"
     ]
@@ -343,6 +343,21 @@ def test_servers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         log = log_of(servers, 0)
         with pytest.raises((ConfigError, Unavailable), match="replicas"):
             log.make(StreamSettings(3, 1024 * 1024))
+
+
+@pytest.mark.parametrize("sync", ["always", "10s"])
+def test_a_server_that_confirms_before_it_has_written_is_refused(tmp_path: Path, sync: str) -> None:
+    port = free_port()
+    with nats(tmp_path, 1, settings=f'http: "127.0.0.1:{port}"', sync=sync):
+        problems = problems_of_sync([f"127.0.0.1:{port}"])
+    if sync == "always":
+        assert problems == []
+    else:
+        [problem] = problems
+        place = f"cluster.nats.monitors: the server of NATS at 127.0.0.1:{port} confirms before it"
+        assert problem.startswith(place)
+        assert "add 'sync_interval: always'" in problem
+    assert problems_of_sync([f"127.0.0.1:{port}"]) == []  # it does not run
 
 
 def test_two_that_claim_at_once_are_ordered(servers: Nats, cell: int, tmp_path: Path) -> None:

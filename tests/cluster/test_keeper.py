@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.keeper import Views, leaves_for, runner_of, turn_of, yields
+from broker.cluster.keeper import Views, leaves_for, runner_of, spread, turn_of, yields
 from broker.cluster.keeping import State
 
 MACHINES = ("a", "b", "c", "d")
@@ -99,3 +99,28 @@ def test_a_machine_that_is_drained_gives_its_cells_to_one_that_follows(
         assert to == HOME
     elif able:
         assert states[to].copies[CELL] == max(states[name].copies[CELL] for name in able)
+
+
+@given(
+    st.dictionaries(st.integers(0, 9), st.sampled_from(MACHINES), min_size=1),
+    st.sets(st.sampled_from(MACHINES)),
+    st.data(),
+)
+def test_cells_of_machines_that_are_forgotten_are_spread(
+    homes: dict[int, str], forgotten: set[str], data: st.DataObject
+) -> None:
+    copied = {cell: data.draw(st.sets(st.sampled_from(MACHINES))) for cell in homes}
+    found = spread(homes, {cell: sorted(names) for cell, names in copied.items()}, forgotten)
+    assert found.keys() == homes.keys()
+    for cell, home in homes.items():
+        able = copied[cell] - forgotten
+        if home in forgotten and able:
+            assert found[cell] in able
+        else:
+            assert found[cell] == home
+
+
+def test_cells_are_spread_evenly() -> None:
+    homes = {0: "a", 1: "b", 2: "c", 3: "c", 4: "c"}
+    found = spread(homes, dict.fromkeys(homes, MACHINES[:3]), {"c"})
+    assert found == {0: "a", 1: "b", 2: "a", 3: "b", 4: "a"}

@@ -163,6 +163,70 @@ def test_a_machine_that_is_drained_gives_its_cells_away_and_gets_them_back(
     eventually(lambda: sluice(cluster["b"], "cluster", "status").returncode == 0)
 
 
+def test_a_cell_that_is_moved_stays_until_the_cluster_is_rebalanced(cluster: Cluster) -> None:
+    client_id = cluster.client_of(2)
+    with Client(cluster["b"], client_id, is_clean=False, expiry_s=600) as subscriber:
+        subscriber.subscribe("move/#", 1)
+    with Client(cluster["b"], cluster.client_of(1)) as publisher:
+        publisher.publish("move/0", b"0", 1)
+        moved = sluice(cluster["b"], "cluster", "move", "2", "a")
+        assert moved.stdout == "cell 2 runs on machine a\n", moved
+        assert runners(cluster["b"]) == ["a", "b", "a", "c"]
+        publisher.publish("move/1", b"1", 1)
+        cluster["c"].kill()
+        eventually(lambda: _state(cluster, "c", "b")[0] == "away", 60)
+        cluster["c"].start()
+        eventually(lambda: runners(cluster["b"]) == ["a", "b", "a", "c"], 60)
+        rows = cluster["b"].call("GET", "/cluster/machines")["items"]
+        assert [row["home_cells"] for row in rows] == [[0, 2], [1], [3]]
+        rebalanced = sluice(cluster["b"], "cluster", "rebalance")
+        assert rebalanced.stdout == "1 cell moved\n", rebalanced
+        with Client(cluster["a"], client_id, is_clean=False, expiry_s=600) as subscriber:
+            assert [subscriber.take().payload for _ in range(2)] == [b"0", b"1"]
+    eventually(partial(are_home, cluster), 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "status", "why"),
+    [
+        ("d", 2, 404, "there is no machine 'd'"),
+        ("a", 4, 409, "expected a cell from 0 to 3, got 4"),
+        ("a", -1, 400, "cell"),
+    ],
+)
+def test_a_cell_is_moved_to_a_machine_that_can_run_it(
+    cluster: Cluster, name: str, cell: int, status: int, why: str
+) -> None:
+    refused = cluster["b"].call(
+        "POST", f"/cluster/machines/{name}:take", {"cell": cell}, expect=status
+    )
+    assert why in json.dumps(refused)
+
+
+def test_a_machine_that_is_forgotten_is_not_missed_and_gets_its_cells_when_it_is_resumed(
+    cluster: Cluster,
+) -> None:
+    refused = cluster["b"].call("POST", "/cluster/machines/c:forget", expect=409)
+    assert refused["detail"] == "machine 'c' runs: drain it and stop it first"
+    cluster["c"].kill()
+    eventually(lambda: _state(cluster, "c", "b")[0] == "away", 60)
+    refused = cluster["b"].call("POST", "/cluster/machines/c:take", {"cell": 0}, expect=409)
+    assert refused["detail"] == "machine 'c' is away"
+    forgotten = sluice(cluster["b"], "cluster", "forget", "c", "--yes")
+    assert forgotten.stdout == "machine c is forgotten\n", forgotten
+    assert _state(cluster, "c", "b") == ("forgotten", [])
+    eventually(lambda: sluice(cluster["b"], "cluster", "status").returncode == 0, 60)
+    rows = cluster["a"].call("GET", "/cluster/machines")["items"]
+    assert [len(row["home_cells"]) for row in rows] == [2, 2, 0]
+    cluster["c"].begin()
+    assert cluster["c"].first_line(60).startswith("drained:")
+    eventually(lambda: _state(cluster, "c", "b") == ("drained", []), 60)
+    cluster["b"].call("POST", "/cluster/machines/c:resume")
+    assert cluster["c"].first_line(60).startswith("sluice ready")
+    eventually(partial(are_home, cluster), 60)
+    assert _state(cluster, "c", "b") == ("running", [2, 3])
+
+
 def test_the_last_machine_that_runs_is_not_drained(cluster: Cluster) -> None:
     for name in ("b", "c"):
         cluster["a"].call("POST", f"/cluster/machines/{name}:drain")

@@ -48,7 +48,11 @@ REFUSED: Final = {
     ),  # the newest request before it changed no object
     "getSaturation": (404, "there is no saturation log entry"),  # unless the machine is busy
     # it runs on one machine
-    **dict.fromkeys(("drainMachine", "resumeMachine"), (404, "there is no machine")),
+    **dict.fromkeys(
+        ("drainMachine", "resumeMachine", "moveCell", "forgetMachine"),
+        (404, "there is no machine"),
+    ),
+    "rebalanceMachines": (409, "cells move only where other machines have copies"),
     # nothing is wrong with this node, and nothing retained was deleted before
     **dict.fromkeys(
         ("getAlarm", "acknowledgeAlarm", "unacknowledgeAlarm"), (404, "there is no active alarm")

@@ -26,6 +26,7 @@ class NatsServer(ServerProcess):
         routes: Sequence[str],
         network: Network | None,
         settings: str,
+        sync: str,
     ) -> None:
         self.host, self.port = host, port
         directory.mkdir(parents=True, exist_ok=True)
@@ -37,7 +38,7 @@ class NatsServer(ServerProcess):
         )
         config.write_text(
             f'server_name: "{directory.name}"\nlisten: "{host}:{port}"\n'
-            f'jetstream {{ store_dir: "{directory / "jetstream"}", sync_interval: always, max_file_store: 64G }}\n'
+            f'jetstream {{ store_dir: "{directory / "jetstream"}", sync_interval: {sync}, max_file_store: 64G }}\n'
             f"{together}\n{settings}\n"
         )
         command = [str(_PROGRAM), "-c", str(config)]
@@ -57,6 +58,7 @@ class Nats:
         count: int = 3,
         networks: Sequence[Network] = (),
         settings: str = "",
+        sync: str = "always",
     ) -> None:
         hosts = [network.addresses[0] for network in networks] or ["127.0.0.1"] * count
         ports = [4222] * count if networks else [free_port() for _ in range(count)]
@@ -71,6 +73,7 @@ class Nats:
                 all_routes,
                 networks[at] if networks else None,
                 settings,
+                sync,
             )
             for at, host in enumerate(hosts)
         ]
@@ -93,11 +96,15 @@ class Nats:
 
 @contextmanager
 def nats(
-    directory: Path, count: int = 3, networks: Sequence[Network] = (), settings: str = ""
+    directory: Path,
+    count: int = 3,
+    networks: Sequence[Network] = (),
+    settings: str = "",
+    sync: str = "always",
 ) -> Iterator[Nats]:
     """So many servers of one cluster, which run."""
     with ExitStack() as stack:
-        servers = Nats(directory, count, networks, settings)
+        servers = Nats(directory, count, networks, settings, sync)
         stack.callback(servers.stop)
         servers.start()
         yield servers

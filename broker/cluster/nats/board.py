@@ -1,4 +1,5 @@
-"""What the machines of a cluster write for each other: the last message of each, in a stream of JetStream.
+"""What the machines of a cluster write for each other: the last message of each, and the last orders of users, in a
+stream of JetStream.
 
 A message is confirmed by a majority of servers, so a machine that is cut off from it cannot write, and is silent for
 all.
@@ -7,7 +8,7 @@ all.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.cluster.nats.line import Line, Servers
@@ -15,6 +16,9 @@ from broker.core.errors import Unavailable
 
 _ASK_S: Final = 2.0
 _MAX_BYTES: Final = 16 * 1024 * 1024
+ORDERS: Final = "_orders"
+"""The name of the orders among the names of machines."""
+_TRIES: Final = 5
 
 
 class Board:
@@ -51,6 +55,30 @@ class Board:
             for answer in answers
             if "Nats-Subject" in answer.headers
         }
+
+    def change_orders(self, change: Callable[[bytes], bytes]) -> bytes:
+        """Replace the orders by what ``change`` makes of them, of nothing where there are none. It is called again
+        where another machine has replaced them meanwhile.
+
+        Raises:
+            Unavailable: no majority of the servers answers.
+        """
+        if not self._is_made:
+            self._make()
+        subject = self._subjects + ORDERS
+        for _ in range(_TRIES):
+            asked = {"last_by_subj": subject}
+            answer = self._line.ask(
+                f"$JS.API.DIRECT.GET.{self._stream}", json.dumps(asked).encode(), _ASK_S
+            )
+            before = b"" if answer.status else answer.payload
+            after = answer.headers.get("Nats-Sequence", "0")
+            orders = change(before)
+            headers = {"Nats-Expected-Last-Subject-Sequence": after}
+            taken = self._line.ask(subject, orders, _ASK_S, headers)
+            if not taken.is_nobodys and b'"error"' not in taken.payload:
+                return orders
+        raise Unavailable("NATS: the order is not taken")
 
     def end_of(self, cell: int) -> int:
         """Position of the last entry of a cell's log.

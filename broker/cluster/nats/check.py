@@ -1,19 +1,26 @@
-"""What a start asks of NATS: that a server answers, is new enough, and has JetStream."""
+"""What a start asks of NATS: that a server answers, is new enough, has JetStream, and writes before it confirms."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
+from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 
 from broker.cluster.nats.line import Line, Servers
 from broker.cluster.nats.server import program
 from broker.core.errors import ConfigError, Unavailable
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
 
 _OLDEST: Final = (2, 12)
 _ASK_S: Final = 5.0
+_MOST_BYTES: Final = 1024 * 1024
 _NOT_ENABLED: Final = frozenset((10039, 10076))
 
 
@@ -44,6 +51,30 @@ def problems_of(places: Servers, count: int) -> list[str]:
             text = f"JetStream is not enabled at {host}:{port}; add 'jetstream {{ sync_interval: always }}'"
             return [f"cluster.nats.servers: {text} to its configuration"]
     return [] if answered else [f"cluster.nats.servers: none answers: {'; '.join(problems)}"]
+
+
+def problems_of_sync(monitors: Sequence[str]) -> list[str]:
+    """Sentences about servers that confirm before they have written, by what their monitoring says (``/jsz``,
+    docs.nats.io/running-a-nats-service/nats_admin/monitoring). One that does not answer may not run yet. Blocks."""
+    problems = []
+    for address in monitors:
+        try:
+            with urlopen(f"http://{address}/jsz", timeout=_ASK_S) as answer:
+                config = json.loads(answer.read(_MOST_BYTES)).get("config") or {}
+        except (OSError, ValueError, AttributeError, HTTPException) as error:
+            _log.warning("nats.sync_not_known", server=address, reason=str(error))
+            continue
+        if not config.get("sync_always"):
+            problems.append(
+                f"cluster.nats.monitors: the server of NATS at {address} confirms before it has written to its disk; "
+                "add 'sync_interval: always' to its section 'jetstream'"
+            )
+    if not monitors:
+        _log.warning(
+            "nats.sync_not_known",
+            reason="cluster.nats.monitors is empty, so 'sync_interval: always' of the servers was not checked",
+        )
+    return problems
 
 
 def problems_of_own(host: str, certfile: str) -> list[str]:
