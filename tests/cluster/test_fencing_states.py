@@ -23,9 +23,10 @@ from broker.cluster.nats import log as nats_log
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog
 from broker.core.errors import Unavailable
-from broker.storage.commit_log import Fenced, LogBehind, LogLost, Mark, unpacked
+from broker.storage.commit_log import Fenced, LogBehind, LogLost, Mark
 from broker.storage.rocksdb.database import Changes, Database
 from broker.storage.rocksdb.options import Memory
+from tests.cluster.fencing import written
 from tests.support.examples import examples
 from tests.support.jetstream_model import FAULTS, Fault, ModelLine, Stream
 
@@ -235,26 +236,7 @@ class Fencing(RuleBasedStateMachine):
 
     @invariant()
     def groups_are_in_order_of_their_owners(self) -> None:
-        epoch = number = 0
-        parts = b""
-        values = []
-        for payload in self.stream.messages:
-            kind, flag, its_epoch, its_number, _ = nats_log._HEAD.unpack_from(payload)
-            if kind == nats_log._CLAIM:
-                assert its_epoch == epoch + 1
-                epoch, number, parts = its_epoch, 0, b""
-                continue
-            assert its_epoch == epoch, "a group of an older owner behind a claim"
-            assert its_number == number + 1
-            parts += payload[nats_log._HEAD.size :]
-            if flag:  # more of it follows
-                continue
-            number += 1
-            [(_, value, _)] = unpacked(parts)
-            assert value is not None
-            values.append(value.rstrip(b"\0").decode())
-            parts = b""
-        assert len(set(values)) == len(values), "a group is there twice"
+        values = written(self.stream.messages)
         places = {value: at for at, value in enumerate(values)}
         acknowledged = [places[value] for value in self.acknowledged]
         assert acknowledged == sorted(acknowledged)
