@@ -74,7 +74,6 @@ LONG: Final = (
     "end_to_end/test_cascade.py",
     "end_to_end/test_impact.py",
     "end_to_end/test_named_secrets.py",
-    "ui/test_live.py",
     "ui/test_web_build.py",
 )
 """Files of ``full`` although they need one process: they take long, and their lines are run by others too."""
