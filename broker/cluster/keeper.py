@@ -9,9 +9,9 @@ one owner. A machine that is back gets its cells back as soon as its own copies 
 belongs to another machine than the section ``cluster`` says: all read that from the orders in NATS.
 
 The supervisor sends a line when a cell runs here, has ended or cannot go on (``runs CELL``, ``ended CELL``, ``failed
-CELL``), and gets one when a cell is to start or to stop (``start CELL``, ``stop CELL``), or none runs since the machine
-is drained (``drained 0``). When the supervisor is killed, cells go on, and so does their keeper until there is another
-one.
+CELL``), and gets one when a cell is to start or to stop (``start CELL``, ``stop CELL``), and with the cells that are to
+run here (``expects CELL,CELL``, or ``expects none``). When the supervisor is killed, cells go on, and so does their
+keeper until there is another one.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class Keeper:
         """Rounds for which no machine has run a cell."""
         self._follows: dict[int, int] = {}
         """Rounds for which another machine could get a cell that runs here."""
-        self._is_told = False
-        """True once the supervisor knows if the machine was drained when it began."""
+        self._expected: str | None = None
+        """The cells that the supervisor was told to expect."""
         self._stopping: int | None = None
         """The cell that was ordered to stop and has no other machine yet: the next one waits for it."""
         self._is_leaving = False
@@ -294,6 +294,7 @@ class Keeper:
                 raise _Refused(f"machine {name!r} is drained, or is stopping: resume it first")
             if cell not in state.runs and cell not in state.copies:
                 raise _Refused(f"machine {name!r} has no copy of cell {cell} that follows")
+            self._check_head(cell, name)
         elif asked.verb == "forget":
             if state is not None:
                 raise _Refused(f"machine {name!r} runs: drain it and stop it first")
@@ -321,6 +322,16 @@ class Keeper:
 
         self._change(change)
         _log.info("cluster.ordered", order=asked.verb, machine=name or None)
+
+    def _check_head(self, cell: int, name: str) -> None:
+        """The first cell of a machine has the API and the streams of all there (``Place.head_of``)."""
+        own = self._first_homes[cell]
+        others = [one for one, home in self._homes.items() if home == own == self._first_homes[one]]
+        if name != own and others[:1] == [cell] and len(others) > 1:
+            left = ", ".join(map(str, others[1:]))
+            raise _Refused(
+                f"cell {cell} has the API and the streams of machine {own!r}: move cell {left} first, or drain {own!r}"
+            )
 
     def _copied(self, states: Mapping[str, State]) -> Mapping[int, Sequence[str]]:
         """The machines that have each cell."""
@@ -439,13 +450,18 @@ class Keeper:
         with self._lock:
             for cell in self._directories:
                 self._decide(views, cell)
-            gets_none = self._is_drained or self._own not in self._homes.values()
-            if gets_none and not self._runs and not self._is_told:
-                self._order("drained 0")
-            self._is_told = True
+            self._tell_expected()
             for cell in self._homes:
                 if runner := runner_of(views, cell):
                     self._owners[cell] = self._places[runner]
+
+    def _tell_expected(self) -> None:
+        """Tell the supervisor which cells are to run here: then it is ready."""
+        own = [str(cell) for cell, home in self._homes.items() if home == self._own]
+        expected = "none" if self._is_drained or not own else ",".join(own)
+        if expected != self._expected and not (expected == "none" and self._runs):
+            self._expected = expected
+            self._order(f"expects {expected}")
 
     def _state(self) -> State:
         following = {}

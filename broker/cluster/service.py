@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 from broker.admin.cluster import MachineRow, Rebalanced, SlotRow
@@ -52,9 +52,9 @@ class ClusterService:
         """Have a machine take its cells again. Raises as ``drain``."""
         return await self._ordered(name, "resume")
 
-    async def take(self, name: str, body: Mapping[str, int]) -> MachineRow:
-        """Have a machine run a cell from now on: ``cell`` of the body. Raises as ``drain``."""
-        return await self._ordered(name, "take", body["cell"])
+    async def take(self, name: str, cell: int) -> MachineRow:
+        """Have a machine run a cell from now on. Raises as ``drain``."""
+        return await self._ordered(name, "take", cell)
 
     async def forget(self, name: str) -> MachineRow:
         """Expect a machine that is away no more, and give its cells to others for good. Raises as ``drain``."""

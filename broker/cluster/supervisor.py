@@ -237,9 +237,8 @@ class Supervisor:
             _Helper(self._loop, name, helper, self._changed.set)
             for name, helper in (helpers or {}).items()
         ]
-        self._home = tuple(cells)
-        self._is_drained = False
-        """True if the machine was drained when this began."""
+        self._home = self._expected = tuple(cells)
+        """The cells that are to run here; this is ready when they do."""
         self._keeper: _Helper | None = None
         """Says which cells run here, where others may take them over."""
         if _KEEPER in (helpers or {}):
@@ -260,13 +259,13 @@ class Supervisor:
         for cell in self._cells.values():
             cell.is_wanted = cell.is_wanted or is_running(self._run, cell.number)
             self._begin(cell)
-        await self._until(lambda: self._is_ready() or self._is_drained)
-        if self._is_drained and not self._is_stopping:
+        await self._until(lambda: self._is_ready() or not self._expected)
+        if not self._expected and not self._is_stopping:
             print(
                 "drained: no cell runs here until the machine is resumed, or gets one", flush=True
             )
             await self._until(self._is_ready)
-        if not self._is_stopping and (front := next(iter(self._cells.values())).ready) is not None:
+        if not self._is_stopping and (front := self._cells[self._expected[0]].ready) is not None:
             _log.info("cells.ready", cells=len(self._cells))
             print(f"sluice ready mqtt={front.mqtt} api={front.api}", flush=True)
         await self._until(
@@ -283,7 +282,8 @@ class Supervisor:
 
     def _is_ready(self) -> bool:
         return self._is_stopping or (
-            all(self._cells[number].ready for number in self._home)
+            bool(self._expected)
+            and all(one in self._cells and self._cells[one].ready for one in self._expected)
             and all(helper.is_ready for helper in self._helpers)
         )
 
@@ -311,10 +311,11 @@ class Supervisor:
         self._changed.set()
 
     def _ordered(self, line: str) -> None:
-        """The keeper wants a cell to run here, or no longer to; or none runs, since the machine is drained."""
+        """The keeper wants a cell to run here, or no longer to, or says which cells are to."""
         verb, number = line.split()
-        if verb == "drained":
-            self._is_drained = True
+        if verb == "expects":
+            self._expected = () if number == "none" else tuple(map(int, number.split(",")))
+            self._changed.set()
             return
         cell = self._cells.setdefault(int(number), _Cell(int(number)))
         cell.is_wanted = verb == "start"

@@ -164,21 +164,21 @@ def test_a_machine_that_is_drained_gives_its_cells_away_and_gets_them_back(
 
 
 def test_a_cell_that_is_moved_stays_until_the_cluster_is_rebalanced(cluster: Cluster) -> None:
-    client_id = cluster.client_of(2)
+    client_id = cluster.client_of(3)
     with Client(cluster["b"], client_id, is_clean=False, expiry_s=600) as subscriber:
         subscriber.subscribe("move/#", 1)
     with Client(cluster["b"], cluster.client_of(1)) as publisher:
         publisher.publish("move/0", b"0", 1)
-        moved = sluice(cluster["b"], "cluster", "move", "2", "a")
-        assert moved.stdout == "cell 2 runs on machine a\n", moved
-        assert runners(cluster["b"]) == ["a", "b", "a", "c"]
+        moved = sluice(cluster["b"], "cluster", "move", "3", "a")
+        assert moved.stdout == "cell 3 runs on machine a\n", moved
+        assert runners(cluster["b"]) == ["a", "b", "c", "a"]
         publisher.publish("move/1", b"1", 1)
         cluster["c"].kill()
         eventually(lambda: _state(cluster, "c", "b")[0] == "away", 60)
         cluster["c"].start()
-        eventually(lambda: runners(cluster["b"]) == ["a", "b", "a", "c"], 60)
+        eventually(lambda: runners(cluster["b"]) == ["a", "b", "c", "a"], 60)
         rows = cluster["b"].call("GET", "/cluster/machines")["items"]
-        assert [row["home_cells"] for row in rows] == [[0, 2], [1], [3]]
+        assert [row["home_cells"] for row in rows] == [[0, 3], [1], [2]]
         rebalanced = sluice(cluster["b"], "cluster", "rebalance")
         assert rebalanced.stdout == "1 cell moved\n", rebalanced
         with Client(cluster["a"], client_id, is_clean=False, expiry_s=600) as subscriber:
@@ -190,8 +190,9 @@ def test_a_cell_that_is_moved_stays_until_the_cluster_is_rebalanced(cluster: Clu
     ("name", "cell", "status", "why"),
     [
         ("d", 2, 404, "there is no machine 'd'"),
+        ("a", 2, 409, "cell 2 has the API and the streams of machine 'c': move cell 3 first"),
         ("a", 4, 409, "expected a cell from 0 to 3, got 4"),
-        ("a", -1, 400, "cell"),
+        ("a", -1, 422, "cell is -1; expected at least 0"),
     ],
 )
 def test_a_cell_is_moved_to_a_machine_that_can_run_it(
