@@ -173,6 +173,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "backtestRule": {"name": "warm", "sql": _SQL, "stream": "telemetry", "limit": 1000},
     "createRuleTable": {"format": "delta", "follows": "rows"},
     "drainAction": {"timeout_s": 5},
+    "moveCell": {"cell": 1},
     "redriveDeadLetters": {"limit": 100},
     "takeQuarantineAgain": {"limit": 100},
     "testRule": {"sql": _SQL, "event": _EVENT},
