@@ -15,7 +15,7 @@ from broker.cluster.channel import bind, connect
 from broker.core.errors import Unavailable
 
 _LINE: Final = b"\n"
-_LINE_BYTES: Final = 64 * 1024
+_LINE_BYTES: Final = 1024 * 1024
 _ASK_S: Final = 3.0
 # An order is written into NATS before its answer.
 _ORDER_S: Final = 15.0
