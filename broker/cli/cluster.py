@@ -152,8 +152,8 @@ def add_to(commands: typer.Typer) -> None:
     ) -> None:
         """Move a cell to a machine that has a copy of it, and wait until it runs there.
 
-        It stays there, also over restarts, until 'sluice cluster rebalance'. Its clients are disconnected, and connect
-        again. Ctrl-C stops waiting only.
+        It stays there, also across restarts, until 'sluice cluster rebalance'. Its clients are disconnected, and
+        connect again. Ctrl-C stops waiting only.
         """
         row = call.api.post(f"{name_path('/cluster/machines', name)}:take", {"cell": cell})
         if not detach and cell not in row["cells"]:

@@ -57,7 +57,7 @@ class ClusterService:
         return await self._ordered(name, "take", cell)
 
     async def forget(self, name: str) -> MachineRow:
-        """Expect a machine that is away no more, and give its cells to others for good. Raises as ``drain``."""
+        """Expect a machine that is away no more, and give its cells to others permanently. Raises as ``drain``."""
         return await self._ordered(name, "forget")
 
     async def rebalance(self) -> Rebalanced:

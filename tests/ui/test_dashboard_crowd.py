@@ -18,6 +18,7 @@ import pytest
 from tests.support import raw
 from tests.support.node import Node, eventually
 from tests.support.plain_http import NO_TLS
+from tests.support.processor import is_within
 from tests.support.sessions import fill
 from tests.ui.browser import is_shown, sign_in, tasks_of, typed
 from tests.ui.test_dashboard_lists import saved
@@ -132,7 +133,7 @@ def test_an_object_among_many_is_found_by_its_name(page: Any, crowded: Node) -> 
     shown = page.locator("[role=menuitem]").count()
     print(f"{per_key_ms=} {shown=} {max(held)=}")
     assert shown < 30
-    assert per_key_ms < 100
+    assert is_within(per_key_ms / 1000, 0.1)
     assert max(held) < 0.1
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
@@ -163,5 +164,5 @@ def test_a_topic_is_suggested_and_followed_among_many(page: Any, crowded: Node) 
         page.wait_for_selector(".messages >> text=plant/")
     print(f"{per_key_ms=} {shown=} {max(held)=}")
     assert shown <= 100
-    assert per_key_ms < 100
+    assert is_within(per_key_ms / 1000, 0.1)
     assert max(held) < 0.1

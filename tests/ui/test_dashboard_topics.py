@@ -12,6 +12,7 @@ import pytest
 from tests.support import raw
 from tests.support.node import Node, eventually
 from tests.support.node import running as serving
+from tests.support.processor import is_within
 from tests.ui.browser import check_look, set_look, sign_in, tab_to, tasks_of, typed
 from tests.ui.test_dashboard_mqtt import connect
 from tests.ui.test_dashboard_states import CONFIG, NARROW, PASSWORD, SlowBroker
@@ -107,7 +108,7 @@ def test_thousands_of_topics_are_searched_by_the_server_and_a_tail_is_bounded(
     page.get_by_label("Search", exact=True).focus()
     per_key_ms = typed(page, "09999", f"{TREE} tbody tr:only-child >> text=plant/09999")
     print(f"{max(tasks)=:.0f} {per_key_ms=:.0f}")
-    assert per_key_ms < 100
+    assert is_within(per_key_ms / 1000, 0.1)
     check_looks(page)
     assert complaints == []
 
