@@ -93,8 +93,9 @@ class CommitLog(Protocol):
             broker.core.errors.Unavailable: that is not known: ``decide`` before the next one.
         """
 
-    def decide(self) -> None:
-        """Add the group that ``append`` left undecided; ``follow`` has it then.
+    def decide(self) -> Mark:
+        """Add the group that ``append`` left undecided, and return its mark. ``follow`` has it as soon as the server
+        that it asks has.
 
         Raises:
             Fenced: the cell has another owner.

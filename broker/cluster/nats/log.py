@@ -290,8 +290,9 @@ class NatsLog:
         self._sent()
         return self._end
 
-    def decide(self) -> None:
+    def decide(self) -> Mark:
         self._sent()
+        return self._end
 
     def _sent(self) -> int:
         """Send what waits, each until it is known to be in the stream; the sequence of the last one."""

@@ -28,6 +28,7 @@ from broker.storage.commit_log import CommitLog, LogLost, Mark, Steps
 from broker.storage.rocksdb import keys, options, wal
 
 _log = get_logger(__name__)
+_LACKS_END: Final = "the commit log was read at a server that lacks its end"
 
 FORMAT: Final = 1
 _STALL_STEP_S: Final = 0.005
@@ -96,16 +97,20 @@ class Database:
 
         Raises:
             LogLost: it has not all that this lacks.
-            Unavailable: too few of its servers answer.
+            Unavailable: too few of its servers answer, or the one that was read has not all of it yet.
         """
         assert self._log is not None
+        refused: Mark | None = None
         while True:
             self._catch_up()
             applied = self.applied
+            if applied == refused:  # reading again at once would find as little
+                raise Unavailable(_LACKS_END)
             has_base = applied == Mark() and self._has_content()
             if (mark := self._log.claim(applied, has_base=has_base)) is not None:
                 self.apply(mark, ())
                 return
+            refused = applied
 
     def apply(self, mark: Mark, steps: Steps) -> None:
         """Apply an entry of the commit log.
@@ -176,13 +181,21 @@ class Database:
 
         Raises:
             Fenced: another process adds to the commit log now.
+            LogLost: the commit log no longer has all that this lacks.
             Unavailable: it does not open yet, was tried less than a second ago, or the log does not answer.
         """
         if self._is_broken:
             self._open_again()
         if self._log is not None and self._is_behind:
-            self._log.decide()
-            self._catch_up()
+            decided = self._log.decide()
+            try:
+                self._catch_up()
+            except LogLost as error:
+                # trimmed, so another process owns the cell now
+                self._log.give_up(str(error))
+                raise
+            if self.applied < decided:  # a later group would be applied without this one
+                raise Unavailable(_LACKS_END)
             self._is_behind = False
 
     def _open_again(self) -> None:
