@@ -17,7 +17,8 @@ from typing import IO, Final, Protocol
 
 import msgspec
 
-from broker.cluster.channel import bind, connect
+from broker.cluster.channel import connect
+from broker.cluster.line_server import ASK_S, LINE, LineServer
 from broker.core.errors import Unavailable
 from broker.storage.rocksdb.store import DATABASE_FOLDER, copied
 
@@ -26,8 +27,6 @@ _PIECE_BYTES: Final = 1024 * 1024
 # Largest piece that is taken: one value more than a piece may be.
 _MOST_BYTES: Final = 256 * 1024 * 1024
 _LINE_BYTES: Final = 4096
-_LINE: Final = b"\n"
-_ASK_S: Final = 3.0
 _SILENT_S: Final = 30.0
 
 
@@ -66,52 +65,22 @@ def socket_of_copies(machine: str) -> str:
 StateOf = Callable[[int], tuple[CopyState, Source | None]]
 
 
-class CopyServer:
-    """Answers at one socket. ``state_of`` gives the state of a cell's copy, and the copy if it can be given away."""
+def server_of_copies(run: Path, name: str, state_of: StateOf) -> LineServer:
+    """A server at one socket. ``state_of`` gives the state of a cell's copy, and the copy if it can be given away."""
 
-    def __init__(self, run: Path, name: str, state_of: StateOf) -> None:
-        self._run = run
-        self._name = name
-        self._state_of = state_of
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        """Answer from now on."""
-        listening = bind(self._run, self._name, socket.SOCK_STREAM)
-        listening.listen()
-        self._server = await asyncio.start_unix_server(self._answer, sock=listening)
-
-    async def stop(self) -> None:
-        """Answer no more."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_ASK_S):
-                asked = _ASKED.decode(await reader.readuntil(_LINE))
-            state, source = await asyncio.to_thread(self._state_of, asked.cell)
-            writer.write(msgspec.json.encode(state) + _LINE)
-            await writer.drain()
-            if asked.is_whole and source is not None:
-                entries = await asyncio.to_thread(source.copy)
-                while piece := await asyncio.to_thread(_piece_of, entries):
-                    writer.write(_LENGTH.pack(len(piece)) + piece)
-                    await writer.drain()
-                writer.write(_LENGTH.pack(0))
+    async def tell(line: bytes, writer: asyncio.StreamWriter) -> None:
+        asked = _ASKED.decode(line)
+        state, source = await asyncio.to_thread(state_of, asked.cell)
+        writer.write(msgspec.json.encode(state) + LINE)
+        await writer.drain()
+        if asked.is_whole and source is not None:
+            entries = await asyncio.to_thread(source.copy)
+            while piece := await asyncio.to_thread(_piece_of, entries):
+                writer.write(_LENGTH.pack(len(piece)) + piece)
                 await writer.drain()
-        except (
-            OSError,
-            EOFError,
-            TimeoutError,
-            ValueError,
-            asyncio.LimitOverrunError,
-            Unavailable,
-        ):
-            pass  # who asked sees that the answer ends early
-        finally:
-            writer.close()
+            writer.write(_LENGTH.pack(0))
+
+    return LineServer(run, name, tell)
 
 
 def _piece_of(entries: Iterator[tuple[bytes, bytes]]) -> bytes:
@@ -175,8 +144,8 @@ class _asked:
     def __enter__(self) -> IO[bytes]:
         try:
             self._link = connect(self._run, self._name, socket.SOCK_STREAM)
-            self._link.settimeout(_SILENT_S if self._asked.is_whole else _ASK_S)
-            self._link.sendall(msgspec.json.encode(self._asked) + _LINE)
+            self._link.settimeout(_SILENT_S if self._asked.is_whole else ASK_S)
+            self._link.sendall(msgspec.json.encode(self._asked) + LINE)
             self._file = self._link.makefile("rb")
         except OSError as error:
             raise Unavailable(

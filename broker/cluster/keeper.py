@@ -21,8 +21,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,9 +30,10 @@ from uuid import uuid4
 import msgspec
 
 from broker.cluster.copies import Copy, bring
-from broker.cluster.copying import CopyServer, CopyState, Source, socket_of_copies
+from broker.cluster.copying import CopyState, Source, server_of_copies, socket_of_copies
+from broker.cluster.decisions import Views, leaves_for, runner_of, spread, turn_of, yields
 from broker.cluster.directories import cell_directory, copy_directory
-from broker.cluster.keeping import Asked, KeeperServer, Orders, State, Told
+from broker.cluster.keeping import Asked, Orders, State, Told, server_of_keeper
 from broker.cluster.nats.board import ORDERS, Board
 from broker.cluster.nats.log import NatsLog
 from broker.cluster.owners import owners_in
@@ -57,10 +57,8 @@ _SILENT: Final = 8
 _TURN: Final = 4
 # Rounds for which a machine does not take a cell again that has ended on it.
 _HELD_OFF: Final = 10
-# Rounds for which the copy of another machine has to follow until it gets the cell, and records that it may be behind
-# then.
+# Rounds for which the copy of another machine has to follow until it gets the cell.
 _FOLLOWS: Final = 3
-_BEHIND: Final = 2000
 # Seconds for which a machine that leaves, and runs a server of NATS, waits for others that leave and still write.
 _LAST_S: Final = 15.0
 
@@ -72,72 +70,6 @@ class _Heard:
     state: State
     clock_s: float = 0.0
     rounds: int = 0
-
-
-class Views(msgspec.Struct, frozen=True):
-    """All that a decision is made of. ``states`` are of the machines that are not silent, with this one."""
-
-    own: str
-    homes: Mapping[int, str]
-    states: Mapping[str, State]
-
-
-def runner_of(views: Views, cell: int) -> str:
-    """The machine that runs a cell; empty for none."""
-    for name, state in views.states.items():
-        if cell in state.runs:
-            return name
-    return ""
-
-
-def turn_of(views: Views, cell: int) -> int | None:
-    """Number of machines that should take a cell over before this one; None if it has no copy that follows."""
-    home = views.homes[cell]
-    ready = [
-        (state.is_drained, name != home, -state.copies.get(cell, 0), name)
-        for name, state in views.states.items()
-        if not state.is_leaving
-        and (cell in state.copies or (name == home and cell not in state.behind))
-    ]
-    order = [name for *_, name in sorted(ready)]
-    return order.index(views.own) if views.own in order else None
-
-
-def yields(views: Views, cell: int) -> bool:
-    """True if another machine runs a cell, or wants to, that goes first where two do at once."""
-    rivals = [name for name, state in views.states.items() if cell in state.runs]
-    return min(rivals, default=views.own) < views.own
-
-
-def leaves_for(views: Views, cell: int) -> str:
-    """The machine that gets a cell which this one runs: its own machine, or another one where this is drained; empty
-    where it stays for now."""
-    here = views.states[views.own]
-    home = views.homes[cell]
-    names = views.states if here.is_drained else [home]
-    ready = []
-    for name in names:
-        state = views.states.get(name)
-        if state is None or name == views.own or state.is_leaving or state.is_drained:
-            continue
-        if cell in state.copies and state.copies[cell] >= here.ends.get(cell, 0) - _BEHIND:
-            ready.append((name != home, -state.copies[cell], name))
-    return min(ready)[-1] if ready else ""
-
-
-def spread(
-    homes: Mapping[int, str], copied: Mapping[int, Sequence[str]], forgotten: Container[str]
-) -> Mapping[int, str]:
-    """The machines that cells belong to, without those that are forgotten: each cell of these goes to the machine with
-    a copy (``copied``) that has the fewest cells. Where there is none, it stays."""
-    counts = Counter(home for home in homes.values() if home not in forgotten)
-    found = dict(homes)
-    for cell, home in sorted(homes.items()):
-        able = [name for name in copied[cell] if name not in forgotten]
-        if home in forgotten and able:
-            found[cell] = min(able, key=lambda name: (counts[name], name))
-            counts[found[cell]] += 1
-    return found
 
 
 class _Refused(Exception):
@@ -231,7 +163,7 @@ class Keeper:
         self._began.set()
 
     def answer(self, asked: Asked) -> Told:
-        """What all machines write, once an order is carried out (``KeeperServer``)."""
+        """What all machines write, once an order is carried out (``server_of_keeper``)."""
         try:
             match asked.verb:
                 case "drain" | "resume":
@@ -244,6 +176,8 @@ class Keeper:
             return Told(problem=str(error))
         except _Refused as error:
             return Told(refused=str(error))
+        except msgspec.MsgspecError:
+            return Told(refused="the orders in NATS are of another release: upgrade this machine")
         with self._lock:
             states = self._states_now()
             clocks_s = {name: self._heard[name].clock_s for name in states if name != self._own}
@@ -290,8 +224,10 @@ class Keeper:
                 raise _Refused(f"expected a cell from 0 to {len(self._homes) - 1}, got {cell}")
             if state is None:
                 raise _Refused(f"machine {name!r} is away")
-            if state.is_drained or state.is_leaving:
-                raise _Refused(f"machine {name!r} is drained, or is stopping: resume it first")
+            if state.is_drained or state.is_leaving or name in self._orders.forgotten:
+                raise _Refused(
+                    f"machine {name!r} is drained, forgotten or stopping: resume it first"
+                )
             if cell not in state.runs and cell not in state.copies:
                 raise _Refused(f"machine {name!r} has no copy of cell {cell} that follows")
             self._check_head(cell, name)
@@ -359,12 +295,16 @@ class Keeper:
             return  # of another release
         if orders != self._orders:
             self._orders = orders
-            known = {cell: home for cell, home in orders.homes.items() if home in self._places}
+            known = {
+                cell: home
+                for cell, home in orders.homes.items()
+                if cell in self._first_homes and home in self._places
+            }
             self._homes = {**self._first_homes, **known}
             self._follows.clear()
 
     def state_of(self, cell: int) -> tuple[CopyState, Source | None]:
-        """The state of the copy of a cell, and the copy (``CopyServer``)."""
+        """The state of the copy of a cell, and the copy (``server_of_copies``)."""
         copy = self._copies.get(cell)
         if copy is None:
             return CopyState(problem="no copy of it is kept on this machine"), None
@@ -591,8 +531,8 @@ def keep(data_dir: Path, cluster: ClusterSettings, version: str) -> int:
 
 async def _keep(data_dir: Path, cluster: ClusterSettings, version: str) -> None:
     keeper = Keeper(data_dir, cluster, lambda line: print(line, flush=True), version)
-    copies = CopyServer(data_dir / "run", socket_of_copies(cluster.machine), keeper.state_of)
-    questions = KeeperServer(data_dir / "run", cluster.machine, keeper.answer)
+    copies = server_of_copies(data_dir / "run", socket_of_copies(cluster.machine), keeper.state_of)
+    questions = server_of_keeper(data_dir / "run", cluster.machine, keeper.answer)
     await copies.start()
     await questions.start()
     playing = asyncio.create_task(asyncio.to_thread(keeper.play))

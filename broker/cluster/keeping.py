@@ -11,12 +11,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from broker.cluster.channel import bind, connect
+from broker.cluster.channel import connect
+from broker.cluster.line_server import ASK_S, LINE, LineServer
 from broker.core.errors import Unavailable
 
-_LINE: Final = b"\n"
 _LINE_BYTES: Final = 1024 * 1024
-_ASK_S: Final = 3.0
 # An order is written into NATS before its answer.
 _ORDER_S: Final = 15.0
 
@@ -81,38 +80,14 @@ def socket_of_keeper(machine: str) -> str:
     return f"keeper-{machine}.sock"
 
 
-class KeeperServer:
-    """Answers with what ``answer`` gives for a question; it is called on a thread."""
+def server_of_keeper(run: Path, machine: str, answer: Callable[[Asked], Told]) -> LineServer:
+    """A server that answers with what ``answer`` gives for a question; it is called on a thread."""
 
-    def __init__(self, run: Path, machine: str, answer: Callable[[Asked], Told]) -> None:
-        self._run = run
-        self._machine = machine
-        self._answer_to = answer
-        self._server: asyncio.Server | None = None
+    async def tell(line: bytes, writer: asyncio.StreamWriter) -> None:
+        told = await asyncio.to_thread(answer, _ASKED.decode(line))
+        writer.write(msgspec.json.encode(told) + LINE)
 
-    async def start(self) -> None:
-        """Answer from now on."""
-        listening = bind(self._run, socket_of_keeper(self._machine), socket.SOCK_STREAM)
-        listening.listen()
-        self._server = await asyncio.start_unix_server(self._answer, sock=listening)
-
-    async def stop(self) -> None:
-        """Answer no more."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_ASK_S):
-                asked = _ASKED.decode(await reader.readuntil(_LINE))
-            told = await asyncio.to_thread(self._answer_to, asked)
-            writer.write(msgspec.json.encode(told) + _LINE)
-            await writer.drain()
-        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
-            pass  # who asked sees that there is no answer
-        finally:
-            writer.close()
+    return LineServer(run, socket_of_keeper(machine), tell)
 
 
 def ask(run: Path, machine: str, asked: Asked) -> Told:
@@ -124,8 +99,8 @@ def ask(run: Path, machine: str, asked: Asked) -> Told:
     try:
         link = connect(run, socket_of_keeper(machine), socket.SOCK_STREAM)
         with link:
-            link.settimeout(_ASK_S if asked.verb == "show" else _ORDER_S)
-            link.sendall(msgspec.json.encode(asked) + _LINE)
+            link.settimeout(ASK_S if asked.verb == "show" else _ORDER_S)
+            link.sendall(msgspec.json.encode(asked) + LINE)
             with link.makefile("rb") as answer:
                 return _TOLD.decode(answer.readline(_LINE_BYTES))
     except (OSError, ValueError) as error:

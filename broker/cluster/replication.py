@@ -20,15 +20,16 @@ import msgspec
 from broker.admin.cells import CopiesOfCell
 from broker.cluster.copies import bring
 from broker.cluster.copying import (
-    CopyServer,
     CopyState,
     Source,
     remove_store,
+    server_of_copies,
     socket_of_copies,
     socket_of_copy,
     state_at,
 )
 from broker.cluster.keeping import SHOW, Told, ask
+from broker.cluster.line_server import LineServer
 from broker.cluster.nats.log import NatsLog, StreamSettings
 from broker.cluster.settings import ClusterSettings
 from broker.cluster.supervisor import FENCED
@@ -81,7 +82,7 @@ class Replication:
         self._places = cluster.nats_places
         self.store: RocksStore | None = None
         self._looks: NatsLog | None = None
-        self._server: CopyServer | None = None
+        self._server: LineServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._alone_s = 0.0
         self._trimmed = 0
@@ -151,7 +152,7 @@ class Replication:
             lambda: self.shown().copies,
             "copies of the cell's store on other machines that follow its commit log",
         )
-        self._server = CopyServer(self._place.run, socket_of_copy(self._cell), self._state_of)
+        self._server = server_of_copies(self._place.run, socket_of_copy(self._cell), self._state_of)
         await self._server.start()
         self._task = asyncio.create_task(self._look(writer, alarms), name="copies of the cell")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.copying import CopyServer, CopyState, fetch
+from broker.cluster.copying import CopyState, fetch, server_of_copies
 from broker.cluster.nats.check import problems_of, problems_of_sync
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog, StreamSettings, _message, _Part
@@ -290,7 +290,7 @@ def _copy(store: RocksStore, directory: Path) -> None:
     import asyncio
 
     async def serve(run: Path) -> None:
-        server = CopyServer(run, "copy.sock", lambda _: (CopyState(), store))
+        server = server_of_copies(run, "copy.sock", lambda _: (CopyState(), store))
         await server.start()
         await asyncio.to_thread(fetch, run, "copy.sock", 0, directory)
         await server.stop()

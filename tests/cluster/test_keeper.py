@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.keeper import Views, leaves_for, runner_of, spread, turn_of, yields
+from broker.cluster.decisions import Views, leaves_for, runner_of, spread, turn_of, yields
 from broker.cluster.keeping import State
 
 MACHINES = ("a", "b", "c", "d")

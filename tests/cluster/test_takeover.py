@@ -156,7 +156,8 @@ def test_a_machine_that_is_drained_gives_its_cells_away_and_gets_them_back(
         publisher.publish("drain/2", b"2", 1)
         with Client(cluster["b"], client_id, is_clean=False, expiry_s=600) as subscriber:
             assert [subscriber.take().payload for _ in range(3)] == [b"0", b"1", b"2"]
-        cluster["b"].call("POST", f"/cluster/machines/{name}:resume")
+        # refused until the connection to the machine is up
+        eventually(lambda: cluster["b"].call("POST", f"/cluster/machines/{name}:resume"))
         assert machine.first_line(60).startswith("sluice ready")
         eventually(partial(are_home, cluster), 60)
     assert _state(cluster, name) == ("running", list(machine.cells))
@@ -222,7 +223,9 @@ def test_a_machine_that_is_forgotten_is_not_missed_and_gets_its_cells_when_it_is
     cluster["c"].begin()
     assert cluster["c"].first_line(60).startswith("drained:")
     eventually(lambda: _state(cluster, "c", "b") == ("drained", []), 60)
-    cluster["b"].call("POST", "/cluster/machines/c:resume")
+    refused = cluster["b"].call("POST", "/cluster/machines/c:take", {"cell": 3}, expect=409)
+    assert refused["detail"] == "machine 'c' is drained, forgotten or stopping: resume it first"
+    eventually(lambda: cluster["b"].call("POST", "/cluster/machines/c:resume"))
     assert cluster["c"].first_line(60).startswith("sluice ready")
     eventually(partial(are_home, cluster), 60)
     assert _state(cluster, "c", "b") == ("running", [2, 3])

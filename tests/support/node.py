@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
+from broker.core.errors import Unavailable
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 
@@ -44,7 +45,14 @@ def eventually(
             if found:
                 return found
             last = found
-        except (httpx.HTTPError, OSError, AssertionError, KeyError, ValueError) as error:
+        except (
+            httpx.HTTPError,
+            OSError,
+            AssertionError,
+            KeyError,
+            ValueError,
+            Unavailable,
+        ) as error:
             last = error
         if time.monotonic() > deadline:
             raise AssertionError(

@@ -6,10 +6,10 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
-from http.client import HTTPException
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
-from urllib.request import urlopen
 
 from broker.cluster.nats.line import Line, Servers
 from broker.cluster.nats.server import program
@@ -59,12 +59,14 @@ def problems_of_sync(monitors: Sequence[str]) -> list[str]:
     problems = []
     for address in monitors:
         try:
-            with urlopen(f"http://{address}/jsz", timeout=_ASK_S) as answer:
-                config = json.loads(answer.read(_MOST_BYTES)).get("config") or {}
-        except (OSError, ValueError, AttributeError, HTTPException) as error:
+            # past a proxy of the environment: the address is of the machine itself, or of one of its network
+            with closing(HTTPConnection(address, timeout=_ASK_S)) as link:
+                link.request("GET", "/jsz")
+                config = json.loads(link.getresponse().read(_MOST_BYTES))["config"]
+        except (OSError, ValueError, KeyError, TypeError, HTTPException) as error:
             _log.warning("nats.sync_not_known", server=address, reason=str(error))
             continue
-        if not config.get("sync_always"):
+        if not (isinstance(config, dict) and config.get("sync_always")):
             problems.append(
                 f"cluster.nats.monitors: the server of NATS at {address} confirms before it has written to its disk; "
                 "add 'sync_interval: always' to its section 'jetstream'"

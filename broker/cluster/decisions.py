@@ -1,0 +1,83 @@
+"""Which machine runs a cell, by what all of them have written: decided by each keeper for itself, without I/O.
+
+Two that decide differently cost a takeover and never a message (``broker.cluster.keeper``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from broker.cluster.keeping import State
+
+# Records that a copy may be behind when its machine gets the cell.
+_BEHIND: Final = 2000
+
+
+class Views(msgspec.Struct, frozen=True):
+    """All that a decision is made of. ``states`` are of the machines that are not silent, with this one."""
+
+    own: str
+    homes: Mapping[int, str]
+    states: Mapping[str, State]
+
+
+def runner_of(views: Views, cell: int) -> str:
+    """The machine that runs a cell; empty for none."""
+    for name, state in views.states.items():
+        if cell in state.runs:
+            return name
+    return ""
+
+
+def turn_of(views: Views, cell: int) -> int | None:
+    """Number of machines that should take a cell over before this one; None if it has no copy that follows."""
+    home = views.homes[cell]
+    ready = [
+        (state.is_drained, name != home, -state.copies.get(cell, 0), name)
+        for name, state in views.states.items()
+        if not state.is_leaving
+        and (cell in state.copies or (name == home and cell not in state.behind))
+    ]
+    order = [name for *_, name in sorted(ready)]
+    return order.index(views.own) if views.own in order else None
+
+
+def yields(views: Views, cell: int) -> bool:
+    """True if another machine runs a cell, or wants to, that goes first where two do at once."""
+    rivals = [name for name, state in views.states.items() if cell in state.runs]
+    return min(rivals, default=views.own) < views.own
+
+
+def leaves_for(views: Views, cell: int) -> str:
+    """The machine that gets a cell which this one runs: its own machine, or another one where this is drained; empty
+    where it stays for now."""
+    here = views.states[views.own]
+    home = views.homes[cell]
+    names = views.states if here.is_drained else [home]
+    ready = []
+    for name in names:
+        state = views.states.get(name)
+        if state is None or name == views.own or state.is_leaving or state.is_drained:
+            continue
+        if cell in state.copies and state.copies[cell] >= here.ends.get(cell, 0) - _BEHIND:
+            ready.append((name != home, -state.copies[cell], name))
+    return min(ready)[-1] if ready else ""
+
+
+def spread(
+    homes: Mapping[int, str], copied: Mapping[int, Sequence[str]], forgotten: Container[str]
+) -> Mapping[int, str]:
+    """The machines that cells belong to, without those that are forgotten: each cell of these goes to the machine with
+    a copy (``copied``) that has the fewest cells. Where there is none, it stays."""
+    counts = Counter(home for home in homes.values() if home not in forgotten)
+    found = dict(homes)
+    for cell, home in sorted(homes.items()):
+        able = [name for name in copied[cell] if name not in forgotten]
+        if home in forgotten and able:
+            found[cell] = min(able, key=lambda name: (counts[name], name))
+            counts[found[cell]] += 1
+    return found
