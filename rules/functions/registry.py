@@ -164,24 +164,32 @@ class Functions:
     def __init__(self, functions: Iterable[Function] = ()) -> None:
         self._by_name = {function.name: function for function in functions}
         self._when_tried: list[Callable[[], Iterable[Function]]] = []
+        self._not_made: list[Callable[[], Iterable[Function]]] = []
+        """Replacements that are made once a statement uses such a function: that takes as long as most trials."""
 
     def add(self, function: Function) -> None:
         """Make a function known; replaces one of that name."""
         self._by_name[function.name] = function
 
     def when_tried(self, stand_ins: Callable[[], Iterable[Function]]) -> None:
-        """Register replacements of functions with state: the same functions on a copy of the state."""
+        """Register replacements of functions that are not pure: the same functions on a copy of the state."""
         self._when_tried.append(stand_ins)
 
     def trial(self) -> Functions:
         """A set of its own for SQL that is only tried: what it writes to memory does not stay."""
-        return Functions(
-            [*self._by_name.values(), *(f for stand_ins in self._when_tried for f in stand_ins())]
-        )
+        tried = Functions(self._by_name.values())
+        tried._not_made = self._when_tried
+        return tried
 
     def get(self, name: str) -> Function | None:
         """The function of that name."""
-        return self._by_name.get(name)
+        found = self._by_name.get(name)
+        if self._not_made and found is not None and not found.is_pure:
+            made = [function for make_all in self._not_made for function in make_all()]
+            self._not_made = []
+            self._by_name.update((function.name, function) for function in made)
+            found = self._by_name[name]
+        return found
 
     def __iter__(self) -> Iterator[Function]:
         return iter(sorted(self._by_name.values(), key=lambda function: function.name))

@@ -266,7 +266,8 @@ class Database:
             finally:
                 with suppress(DbClosedError):
                     self._db.close()
-                gc.collect()  # an iterator that waits for the collector keeps the files, and the lock
+                if _has_open_files(self._path):
+                    gc.collect()  # an iterator that waits for the collector keeps them, and the lock
 
     def _walk(
         self, iterator: RdictIter, end: bytes, _limits: ReadOptions
@@ -427,6 +428,19 @@ def open_unheld(make: Callable[[], Rdict]) -> Rdict:
     gc.unfreeze()
     gc.collect()
     return make()
+
+
+def _has_open_files(directory: Path) -> bool:
+    """True if this process has files below a directory open, or where that cannot be known."""
+    below = f"{directory.resolve()}/"
+    try:
+        for descriptor in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):
+                if os.readlink(f"/proc/self/fd/{descriptor}").startswith(below):
+                    return True
+    except OSError:
+        return True
+    return False
 
 
 def _damaged_log(damage: wal.Damage) -> str:
