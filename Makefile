@@ -100,7 +100,7 @@ servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreS
 	@$(BIN)/python -m tests.support.iceberg_catalog
 
 servers-of-smoke: $(DEV)
-	@sh tests/support/fetch-servers.sh chromium mosquitto-clients && $(BIN)/python -m tests.support.kafka_server
+	@sh tests/support/fetch-servers.sh chromium-headless-shell mosquitto-clients && $(BIN)/python -m tests.support.kafka_server
 
 test: $(DEV) ## what runs in one process, and the real thing once: ten minutes
 	@$(ABREAST) check-types check-rules check-web servers-of-smoke

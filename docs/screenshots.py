@@ -7,7 +7,6 @@ not answer, and a validation in shadow mode.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from playwright.sync_api import sync_playwright
 from tests.support.node import eventually
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
+from tests.ui.browser import CHROMIUM
 
 IMAGES: Final = Path(__file__).parent / "images"
 TOKEN: Final = "for-screenshots-only"
@@ -113,16 +113,11 @@ def demo(folder: str) -> Iterator[httpx.Client]:
 def main() -> None:
     """Draw each page at 1280 pixels in light colours, and the first also at 390 in dark ones."""
     IMAGES.mkdir(exist_ok=True)
-    browser_path = (
-        shutil.which("chromium")
-        or shutil.which("chromium-browser")
-        or shutil.which("google-chrome")
-    )
     with TemporaryDirectory() as folder, demo(folder) as http, sync_playwright() as playwright:
         for path, spec in LACKING:
             http.post(f"/api/v1/{path}", json=spec).raise_for_status()
         browser = playwright.chromium.launch(
-            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"]
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
         page.set_default_timeout(PATIENCE_MS)

@@ -2,9 +2,10 @@
 # Makes sure that programs which tests start are installed: those named as arguments, or all. Servers run on loopback, on
 # free ports. As root on Debian and its relatives the programs are fetched, elsewhere one sentence says what to install.
 set -eu
-all="mosquitto mosquitto-clients chromium nats-server postgresql mariadb-server redis-server slapd ldap-utils nodejs npm iproute2 systemd libfaketime curl"
+all="mosquitto mosquitto-clients chromium-headless-shell nats-server postgresql mariadb-server redis-server slapd ldap-utils nodejs npm iproute2 systemd libfaketime curl"
 is_there() {
     case $1 in
+        chromium-headless-shell) command -v chromium-headless-shell || command -v google-chrome || command -v chromium-browser ;;
         mosquitto-clients) command -v mosquitto_pub ;;
         postgresql) command -v postgres || ls /usr/lib/postgresql/*/bin/postgres ;;
         mariadb-server) command -v mariadbd || ls /usr/sbin/mariadbd ;;

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import Node, Running
-from tests.ui.browser import ARGUMENTS, CHROMIUM, observe, opened
+from tests.ui.browser import ARGUMENTS, CHROMIUM, Tabs, observe
 from ui.api.pages import DIST
 
 
@@ -54,7 +54,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        assert CHROMIUM, "no browser: apt-get install chromium"
+        assert CHROMIUM, "no browser: apt-get install chromium-headless-shell"
         assert (DIST / "index.html").is_file(), "the dashboard is not built: make ui"
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -67,9 +67,16 @@ def complaints() -> list[str]:
     return []
 
 
+@pytest.fixture(scope="module")
+def tabs(browser: Any) -> Iterator[Tabs]:
+    tabs = Tabs(browser)
+    yield tabs
+    tabs.close()
+
+
 @pytest.fixture
-def page(browser: Any, complaints: list[str]) -> Iterator[Any]:
-    page = opened(browser)
+def page(tabs: Tabs, complaints: list[str]) -> Iterator[Any]:
+    page = tabs.open()
     observe(page, complaints)
     yield page
-    page.context.close()
+    tabs.forget(page)
