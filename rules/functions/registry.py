@@ -183,13 +183,12 @@ class Functions:
 
     def get(self, name: str) -> Function | None:
         """The function of that name."""
-        found = self._by_name.get(name)
-        if self._not_made and found is not None and not found.is_pure:
-            made = [function for make_all in self._not_made for function in make_all()]
+        function = self._by_name.get(name)
+        if self._not_made and function is not None and not function.is_pure:
+            stand_ins = [stand_in for make in self._not_made for stand_in in make()]
             self._not_made = []
-            self._by_name.update((function.name, function) for function in made)
-            found = self._by_name[name]
-        return found
+            self._by_name.update((stand_in.name, stand_in) for stand_in in stand_ins)
+        return self._by_name.get(name)
 
     def __iter__(self) -> Iterator[Function]:
         return iter(sorted(self._by_name.values(), key=lambda function: function.name))
