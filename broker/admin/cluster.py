@@ -8,12 +8,12 @@ from typing_extensions import TypedDict
 
 
 class MachineRow(TypedDict):
-    """A machine of the cluster. The cells from `first_cell` to `last_cell` are its own by the section `cluster`, and
-    `home_cells` belong to it, since some were moved: it gets each of these back when it can run it. It runs `cells`
-    now, and its copies of the stores of the cells `copies` follow. `draining`: it gives its cells to other machines;
-    `drained`: it has given them, and gets none until it is resumed; `forgotten`: it is away, and is not expected back.
-    Other machines reach it at `address`, clients at `mqtt`, where that is configured. Without `cluster.nats` cells
-    never move."""
+    """A machine of the cluster. The cells from `first_cell` to `last_cell` are its own by the section `cluster` (null
+    for a machine that was added later), and `home_cells` belong to it, since some were moved: it gets each of these
+    back when it can run it. It runs `cells` now, and its copies of the stores of the cells `copies` follow. `draining`:
+    it gives its cells to other machines; `drained`: it has given them, and gets none until it is resumed; `forgotten`:
+    it is away, and is not expected back. Other machines reach it at `address`, clients at `mqtt`, where that is
+    configured. Without `cluster.nats` cells never move."""
 
     name: str
     state: Literal["running", "draining", "drained", "away", "forgotten"]
@@ -21,8 +21,8 @@ class MachineRow(TypedDict):
     cells: list[int]
     home_cells: list[int]
     copies: list[int]
-    first_cell: int
-    last_cell: int
+    first_cell: int | None
+    last_cell: int | None
     address: str
     mqtt: str | None
 

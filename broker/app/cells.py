@@ -72,17 +72,16 @@ def serve(options: ServeOptions, count: int) -> int:
         run.chmod(0o700)
         cells = cluster.own.cells if cluster.machine else range(count)
         total = cluster.count if cluster.machine else count
-        moves = bool(cluster.copied)
-        if moves:
+        if cluster.moves:
             make_owners(run, cluster.machines)
         command = command_of(
             options, ANY, total, cluster.machines, redirects=cluster.redirect,
-            machine=cluster.machine if moves else "", moves=moves,
+            machine=cluster.machine if cluster.moves else "", moves=cluster.moves,
         )  # fmt: skip
         helpers = {}
         if len(cluster.machines) > 1:
-            helpers["tunnel"] = _tunnel(run, cluster, moves=moves)
-        if moves:
+            helpers["tunnel"] = _tunnel(run, cluster)
+        if cluster.moves:
             helpers["keeper"] = command_of(options, COPY, total)
         if cluster.nats_port:
             helpers["nats"] = _nats(data_dir, cluster)  # ends last
@@ -104,7 +103,7 @@ class _Cluster(msgspec.Struct):
     keyfile: str = ""
     cacertfile: str = ""
     redirect: bool = False
-    copied: list[int] = []
+    moves: bool = False
     name: str = ""
     nats_port: int = 0
     nats_route_port: int = 0
@@ -120,13 +119,12 @@ class _Cluster(msgspec.Struct):
         return sum(machine.size for machine in self.machines)
 
 
-def _tunnel(run: Path, cluster: _Cluster, *, moves: bool) -> list[str]:
+def _tunnel(run: Path, cluster: _Cluster) -> list[str]:
     """Command of the process that carries sockets to other machines."""
     told = {
         "run": str(run),
         "cluster": cluster.digest,
-        "moves": moves,
-        **{name: getattr(cluster, name) for name in ("machine", "machines", *_FILES)},
+        **{name: getattr(cluster, name) for name in ("machine", "machines", "moves", *_FILES)},
     }
     return [sys.executable, "-m", "broker.cluster.tunnel", msgspec.json.encode(told).decode()]
 
@@ -347,7 +345,7 @@ def _checked(options: ServeOptions, count: int, *, has_addresses: bool) -> Mappi
             "machine": cluster.machine,
             "machines": list(cluster.layout),
             "redirect": cluster.redirect,
-            "copied": cluster.copied_here() if cluster.machine else [],
+            "moves": cluster.moves,
             "name": cluster.name,
             "nats_port": cluster.nats.port if cluster.machine and cluster.nats.run else 0,
             "nats_route_port": cluster.nats.route_port,

@@ -41,6 +41,13 @@ def add_to(commands: typer.Typer) -> None:
                 help="A machine, and the address or name at which the others reach it; three or more of them.",
             ),
         ],
+        add: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="NAME=HOST",
+                help="A machine that comes to a cluster that runs: it gets cells with 'sluice cluster move'.",
+            ),
+        ] = None,
         cells: Annotated[
             int, typer.Option(min=1, max=64, help="Number of processes of each machine.")
         ] = 1,
@@ -54,20 +61,25 @@ def add_to(commands: typer.Typer) -> None:
         """Found a cluster: write a file for each of its machines, with its certificate and its configuration.
 
         Bring each file to its machine, and run 'sluice cluster join' there. Run again where NAME.authority.pem is, it
-        writes files with new certificates. Keep that file where no broker is: it makes machines of the cluster.
+        writes files with new certificates, and with machines that are added. Keep that file where no broker is: it
+        makes machines of the cluster.
         """
         from broker.cluster.founding import found
 
-        hosts = {}
-        for text in machine:
+        hosts: dict[str, str] = {}
+        added = []
+        for text in (*machine, *(add or ())):
+            option = "--machine" if len(hosts) < len(machine) else "--add"
             short, _, host = text.partition("=")
             if not host:
-                raise CommandError(f"--machine: expected NAME=HOST, got {text!r}")
+                raise CommandError(f"{option}: expected NAME=HOST, got {text!r}")
             if short in hosts:
-                raise CommandError(f"--machine: {short!r} is given more than once")
+                raise CommandError(f"{option}: {short!r} is given more than once")
             hosts[short] = host
+            if option == "--add":
+                added.append(short)
         with no_heading():
-            files = found(name, hosts, cells, port, directory)
+            files = found(name, hosts, cells, port, directory, added)
         answer = {"cluster": name, "files": [str(file) for file in files]}
 
         def show(_: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,13 @@ def cell_directory(data_dir: Path, cell: int) -> Path:
 def copy_directory(data_dir: Path, cell: int) -> Path:
     """Directory of the copy of a cell of another machine."""
     return data_dir / COPIES / str(cell)
+
+
+def copied(data_dir: Path) -> Sequence[int]:
+    """Numbers of the cells of other machines that have a copy, whether or not it is wanted."""
+    with suppress(FileNotFoundError):
+        return [int(place.name) for place in (data_dir / COPIES).iterdir() if place.name.isdigit()]
+    return []
 
 
 def directory_of(data_dir: Path, place: Place) -> Path:

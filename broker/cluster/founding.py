@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -52,22 +52,32 @@ class MachineFile(msgspec.Struct, frozen=True):
 
 
 def found(
-    name: str, hosts: Mapping[str, str], cells: int, port: int, directory: Path
+    name: str,
+    hosts: Mapping[str, str],
+    cells: int,
+    port: int,
+    directory: Path,
+    added: Collection[str] = (),
 ) -> Sequence[Path]:
     """Write the files of a cluster's machines, by name with the host at which the others reach each; with the authority
-    that is in the directory, or a new one. Returns the files of the machines, in the order of their names.
+    that is in the directory, or a new one. Those that are ``added`` to a cluster that runs have no cells of their own.
+    Returns the files of the machines, in the order of their names.
 
     Raises:
         ConfigError: the cluster cannot be, or a file cannot be read or written.
     """
     for machine, host in hosts.items():
         if not _is_host(host):
-            text = f"--machine {machine}: expected an address or a name in DNS without a port, got {host!r}"
+            option = "--add" if machine in added else "--machine"
+            text = f"{option} {machine}: expected an address or a name in DNS without a port, got {host!r}"
             raise ConfigError([text])
     section = {
         "name": name,
         "machines": {
-            machine: {"address": address_text(host, port), "cells": cells}
+            machine: {
+                "address": address_text(host, port),
+                "cells": 0 if machine in added else cells,
+            }
             for machine, host in sorted(hosts.items())
         },
         "nats": {"run": True},

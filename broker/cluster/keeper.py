@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ import msgspec
 from broker.cluster.copies import Copy, bring
 from broker.cluster.copying import CopyState, Source, server_of_copies, socket_of_copies
 from broker.cluster.decisions import Views, leaves_for, runner_of, spread, turn_of, yields
-from broker.cluster.directories import cell_directory, copy_directory
+from broker.cluster.directories import cell_directory, copied, copy_directory
 from broker.cluster.keeping import Asked, Orders, State, Told, server_of_keeper
 from broker.cluster.nats.board import ORDERS, Board
 from broker.cluster.nats.log import NatsLog
@@ -105,7 +106,7 @@ class Keeper:
             **{
                 cell: cell_directory(data_dir, cell - first) for cell in layout[cluster.place].cells
             },
-            **{cell: copy_directory(data_dir, cell) for cell in cluster.copied_here()},
+            **{cell: copy_directory(data_dir, cell) for cell in self._copied_here()},
         }
         self._board = Board(cluster.nats_places, cluster.name, self._own, cluster.nats.replicas)
         self._owners = owners_in(self._run, is_keeper=True)
@@ -133,6 +134,18 @@ class Keeper:
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._began = threading.Event()
+
+    def _copied_here(self) -> Sequence[int]:
+        """The cells of other machines with a copy here. Those that have none since a machine was added are removed,
+        unless they run here: until the next start."""
+        wanted = set(self._cluster.copied_here())
+        for cell in set(copied(self._data_dir)) - wanted:
+            if is_running(self._run, cell):
+                wanted.add(cell)
+            else:
+                _log.info("copy.removed", cell=cell)
+                shutil.rmtree(copy_directory(self._data_dir, cell), ignore_errors=True)
+        return sorted(wanted)
 
     # -- from the supervisor --
 

@@ -131,8 +131,8 @@ class ClusterService:
             "cells": [] if state is None else sorted(state.runs),
             "home_cells": [cell for cell, home in homes.items() if home == machine.name],
             "copies": [] if state is None else sorted(state.copies),
-            "first_cell": machine.cells[0],
-            "last_cell": machine.cells[-1],
+            "first_cell": machine.first if machine.size else None,
+            "last_cell": machine.cells[-1] if machine.size else None,
             "address": address_text(machine.host, machine.port),
             "mqtt": machine.mqtt or None,
         }

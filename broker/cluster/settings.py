@@ -45,7 +45,11 @@ class MachineSettings(Settings):
         description="Address at which the other machines reach it, `HOST:PORT`. No client connects to it.",
     )
     cells: int = Field(
-        default=1, ge=1, le=MAX_CELLS, description="Number of its processes, as `--workers`."
+        default=1,
+        ge=0,
+        le=MAX_CELLS,
+        description="Number of its processes, as `--workers`. With 0, which needs `cluster.nats`, a machine that was "
+        "added later keeps copies, and runs the cells that are moved to it.",
     )
     mqtt: str = Field(
         default="",
@@ -149,8 +153,8 @@ class ClusterSettings(Settings):
     )
     machines: Mapping[str, MachineSettings] = Field(
         default_factory=dict,
-        description="All machines by name. Their cells are numbered in the order of the names, so a machine "
-        "cannot be added between others.",
+        description="All machines by name. Their cells are numbered in the order of the names, so that a machine is "
+        "added with 0 cells only.",
     )
     tls: ClusterTlsSettings = Field(
         default_factory=ClusterTlsSettings, description="Their certificates."
@@ -195,6 +199,13 @@ class ClusterSettings(Settings):
             raise ValueError(
                 f"nats.run: expected {least} machines or more, got {len(self.machines)}"
             )
+        without = [name for name, machine in self.machines.items() if not machine.cells]
+        if without and not self.has_nats:
+            raise ValueError(
+                f"machines.{without[0]}.cells: expected 1 or more without cluster.nats, got 0"
+            )
+        if len(without) == len(self.machines):
+            raise ValueError("machines: expected one with cells")
         if (cells := sum(machine.cells for machine in self.machines.values())) > MAX_CELLS:
             raise ValueError(f"machines: expected at most {MAX_CELLS} cells in all, got {cells}")
         return self
@@ -219,6 +230,11 @@ class ClusterSettings(Settings):
     def has_nats(self) -> bool:
         """True if cells have commit logs."""
         return bool(self.machine and (self.nats.run or self.nats.servers))
+
+    @property
+    def moves(self) -> bool:
+        """True if machines keep copies of each other's cells, and take them over."""
+        return self.has_nats and min(self.copies, len(self.machines)) > 1
 
     @property
     def nats_places(self) -> Servers:
@@ -250,6 +266,7 @@ class ClusterSettings(Settings):
 
     @property
     def digest(self) -> str:
-        """Digest of the cluster's name and of which machine has which cells: equal on all machines."""
-        cells = [f"{machine.name}={machine.size}" for machine in self.layout]
+        """Digest of the cluster's name and of which machine has which cells: equal on all machines, and the same when a
+        machine without cells is added."""
+        cells = [f"{machine.name}={machine.size}" for machine in self.layout if machine.size]
         return blake2b("/".join([self.name, *cells]).encode(), digest_size=16).hexdigest()

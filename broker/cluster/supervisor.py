@@ -37,6 +37,7 @@ _MOST_SAID: Final = 4096
 # Exit status of a cell that has another owner, or is to get one: its store takes nothing more.
 FENCED: Final = 70
 _KEEPER: Final = "keeper"
+_NO_ADDRESS: Final = ":0"
 
 
 def lock(run: Path, name: str) -> int:
@@ -237,8 +238,10 @@ class Supervisor:
             _Helper(self._loop, name, helper, self._changed.set)
             for name, helper in (helpers or {}).items()
         ]
-        self._home = self._expected = tuple(cells)
-        """The cells that are to run here; this is ready when they do."""
+        self._home = tuple(cells)
+        self._expected: tuple[int, ...] | None = self._home or None
+        """The cells that are to run here; this is ready when they do. None while a machine without cells of its own
+        does not know yet."""
         self._keeper: _Helper | None = None
         """Says which cells run here, where others may take them over."""
         if _KEEPER in (helpers or {}):
@@ -259,15 +262,21 @@ class Supervisor:
         for cell in self._cells.values():
             cell.is_wanted = cell.is_wanted or is_running(self._run, cell.number)
             self._begin(cell)
-        await self._until(lambda: self._is_ready() or not self._expected)
+        await self._until(lambda: self._is_ready() or self._expected == ())
         if not self._expected and not self._is_stopping:
             print(
                 "drained: no cell runs here until the machine is resumed, or gets one", flush=True
             )
             await self._until(self._is_ready)
-        if not self._is_stopping and (front := self._cells[self._expected[0]].ready) is not None:
+        if (
+            not self._is_stopping
+            and self._expected
+            and (front := self._cells[self._expected[0]].ready) is not None
+        ):
             _log.info("cells.ready", cells=len(self._cells))
-            print(f"sluice ready mqtt={front.mqtt} api={front.api}", flush=True)
+            # a cell of another machine has no API here
+            api = "" if front.api == _NO_ADDRESS else f" api={front.api}"
+            print(f"sluice ready mqtt={front.mqtt}{api}", flush=True)
         await self._until(
             lambda: self._is_stopping and not any(c.pid or c.is_asked for c in self._cells.values())
         )
@@ -281,9 +290,10 @@ class Supervisor:
         return self._status
 
     def _is_ready(self) -> bool:
+        expected = self._expected or ()
         return self._is_stopping or (
-            bool(self._expected)
-            and all(one in self._cells and self._cells[one].ready for one in self._expected)
+            bool(expected)
+            and all(one in self._cells and self._cells[one].ready for one in expected)
             and all(helper.is_ready for helper in self._helpers)
         )
 
@@ -417,7 +427,9 @@ class Supervisor:
             cell.is_wanted = False
             self._tell_ended(cell, has_failed=status == FENCED)
         if self._is_stopping:
-            self._status = self._status or int(status not in (0, None, FENCED))
+            # one that has just been forked ends by the signal itself
+            in_order = (0, None, FENCED, -signal.SIGTERM)
+            self._status = self._status or int(status not in in_order)
             self._tell_ended(cell)
         elif not cell.is_wanted:
             pass

@@ -18,6 +18,7 @@ from tests.support.small_disk import SmallDisk, small_disk
 
 _PORT = 7946
 _DISK_MB = 128
+_SERVERS = 3
 
 
 class Machine(Node):
@@ -82,17 +83,20 @@ class Cluster:
     ) -> None:
         self.authority = Authority(directory, "cluster")
         self.nats = nats
+        self._lines: dict[str, str] = {}
+        """What the section ``cluster`` says of each machine."""
         self.disks: list[SmallDisk] = []
         """Of the data directories of the machines."""
         self.nats_disks: list[SmallDisk] = []
         self.machines: dict[str, Machine] = {}
         self.count = sum(sizes.values())
         firsts = dict(zip(sizes, accumulate((0, *sizes.values())), strict=False))
-        layout = "\n".join(
-            f'  machines.{name} {{ address = "{network.addresses[0]}:{_PORT}", cells = {sizes[name]},'
-            f' mqtt = "{network.addresses[0]}:{1883 + firsts[name]}" }}'
+        self._lines = {
+            name: f'  machines.{name} {{ address = "{network.addresses[0]}:{_PORT}", cells = {sizes[name]},'
+            f' mqtt = "{network.addresses[0]}:{1883 + firsts[name]}" }}\n'
             for name, network in zip(sizes, networks, strict=True)
-        )
+        }
+        layout = "".join(self._lines.values())
         for at, (name, network) in enumerate(zip(sizes, networks, strict=True)):
             files = self.authority.sign(name, {"CN": name}, [name])
             tls = f'certfile = "{files.cert}", keyfile = "{files.key}", cacertfile = "{self.authority.file}"'
@@ -127,6 +131,15 @@ listeners.ws.web.bind = "{network.addresses[0]}:8083"
     def machine_of(self, cell: int) -> Machine:
         """The machine that has a cell."""
         return next(machine for machine in self.machines.values() if cell in machine.cells)
+
+    def know(self, name: str, *, of: Sequence[str], is_known: bool) -> None:
+        """Take a machine out of the section ``cluster`` of others, or put it back; before these start again."""
+        first = next(iter(self._lines.values()))
+        for machine in map(self.machines.__getitem__, of):
+            config = machine.config.replace(self._lines[name], "")
+            machine.config = (
+                config.replace(first, first + self._lines[name]) if is_known else config
+            )
 
     def start(self) -> None:
         """Start all; a machine waits for the first one, and for NATS."""
@@ -165,14 +178,15 @@ def machines(
     with_small_disks: bool = False,
 ) -> Iterator[Cluster]:
     """A cluster with so many cells on each machine, not started; what runs is stopped at the end. ``with_nats``: each
-    machine has a server of NATS, too. ``with_small_disks``: data directories and what NATS stores can be filled."""
+    of the first three has a server of NATS, too. ``with_small_disks``: data directories and what NATS stores can be
+    filled."""
     with ExitStack() as stack:
         networks = stack.enter_context(hosts(len(sizes)))
         places = [directory / name for name in sizes] if with_small_disks else []
         disks = [stack.enter_context(small_disk(place, _DISK_MB)) for place in places]
         places = [directory / f"nats-{at}" / "jetstream" for at in range(len(disks))]
         nats_disks = [stack.enter_context(small_disk(place, _DISK_MB)) for place in places]
-        nats = Nats(directory, networks=networks) if with_nats else None
+        nats = Nats(directory, networks=networks[:_SERVERS]) if with_nats else None
         if nats is not None:
             stack.callback(nats.stop)
         cluster = Cluster(directory, networks, sizes, settings, nats)
