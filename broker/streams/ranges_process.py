@@ -194,7 +194,8 @@ class RangesProcess:
         }
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")
-            answer = await asyncio.wait_for(process.stdout.readline(), _START_TIMEOUT_S)
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                answer = await process.stdout.readline()
             listening = json.loads(answer)
         except (OSError, ValueError, TimeoutError) as error:
             await _end(process)
@@ -239,7 +240,8 @@ async def _end(process: Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
     try:
-        await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+        async with asyncio.timeout(_STOP_TIMEOUT_S):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -38,6 +38,7 @@ from tests.end_to_end.memories import (
     Subscriber,
 )
 from tests.support.node import Node
+from tests.support.waiting import within
 
 CELLS: Final = 3
 CONFIG: Final = "lake.run_spark = false\noverload.enable = false\n"
@@ -233,9 +234,9 @@ class CellWorld(World):
             publisher.go_on()
         self.churner.is_churning = True
         self.churner.change()
-        await asyncio.wait_for(self._struck.wait(), DEADLINE_S)
+        await within(self._struck.wait(), DEADLINE_S)
         for client in self._of_victims(self._all()):
-            await asyncio.wait_for(client.ended(), DEADLINE_S)
+            await within(client.ended(), DEADLINE_S)
         for publisher in self._publishing():
             publisher.is_publishing = False
         self.churner.is_churning = False

@@ -28,6 +28,7 @@ from tests.support import connections
 from tests.support.machines import Cluster, Machine
 from tests.support.nats import NatsServer
 from tests.support.node import eventually
+from tests.support.waiting import within
 
 # Faults by how often each happens, once all have happened.
 FAULTS: Final = {
@@ -252,9 +253,7 @@ class MachineWorld(CellWorld):
         await asyncio.to_thread(eventually, self._are_linked)
         self._apart_s = time.monotonic() - self._killed_s
         touched = [client for client in self._all() if self._may_have_ended(client)]
-        await asyncio.wait_for(
-            asyncio.gather(*(client.answered() for client in touched)), DEADLINE_S
-        )
+        await within(asyncio.gather(*(client.answered() for client in touched)), DEADLINE_S)
 
     def _are_linked(self) -> bool:
         rows = self._machines[0].call("GET", "/cells")["items"]

@@ -31,7 +31,7 @@ from tests.support.linked_cells import cells, linked
 from tests.support.mqtt_server import on_loop
 from tests.support.node import Node, eventually
 from tests.support.processor import is_within
-from tests.support.waiting import until
+from tests.support.waiting import until, within
 from tests.support.wire import WireClient
 
 _FILTERS = 100_000
@@ -85,7 +85,7 @@ async def _with_a_cell_that_hangs(node: Node) -> None:
         assert got.payload == b"%d" % number
         own.send(PubAck(got.packet_id))
     assert lives.memory_info().rss - before < 64 * _MIB
-    await asyncio.wait_for(waits.expect(PubAck), 60)
+    await within(waits.expect(PubAck), 60)
     assert "cell_away:1" in await asyncio.to_thread(_alarms, node)
     health = await asyncio.to_thread(httpx.get, f"{node.url}/readyz", trust_env=False)
     assert (health.status_code, health.text.startswith("degraded: ")) == (200, True), health.text

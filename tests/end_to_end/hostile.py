@@ -17,6 +17,7 @@ from random import Random
 from typing import Final
 
 from tests.support.raw import ack, connect, packet, publish, subscribe, text, unsubscribe
+from tests.support.waiting import within
 
 AT_ONCE: Final = 8
 """Attacks that run beside each other."""
@@ -49,9 +50,9 @@ class Attacker:
         try:
             for piece in pieces:
                 writer.write(piece)
-                await asyncio.wait_for(writer.drain(), PATIENCE_S)
+                await within(writer.drain(), PATIENCE_S)
             with suppress(TimeoutError):
-                heard = await asyncio.wait_for(reader.read(65_536), 0.02)
+                heard = await within(reader.read(65_536), 0.02)
         finally:
             writer.transport.abort()
         return heard

@@ -37,6 +37,7 @@ from tests.end_to_end.memories import (
     Subscriber,
 )
 from tests.support.node import Node
+from tests.support.waiting import within
 from tests.support.wire import WireClient
 
 DEADLINE_S: Final = 60.0
@@ -454,6 +455,6 @@ async def _retained(port: int) -> dict[str, bytes]:
 
 async def _within(waiting: asyncio.Future[list[None]], what: str) -> None:
     try:
-        await asyncio.wait_for(waiting, DEADLINE_S)
+        await within(waiting, DEADLINE_S)
     except TimeoutError:
         raise AssertionError(f"{what} did not happen in {DEADLINE_S:g} s") from None

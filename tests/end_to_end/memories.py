@@ -32,6 +32,7 @@ from broker.codec.packets import (
     Unsubscribe,
     Will,
 )
+from tests.support.waiting import within
 from tests.support.wire import WireClient
 
 HOUR_S: Final = 3600
@@ -300,7 +301,7 @@ class Subscriber(Lasting):
         """Subscribe and wait for the SUBACK, which grants what was asked for."""
         self._subscribing = asyncio.get_running_loop().create_future()
         self.send(Subscribe(1, list(requests)))
-        suback = await asyncio.wait_for(self._subscribing, 60)
+        suback = await within(self._subscribing, 60)
         assert suback.reason_codes == [request.qos for request in requests], suback
 
     def resume(self) -> None:

@@ -15,6 +15,12 @@ DEADLINE_S = 60.0
 T = TypeVar("T")
 
 
+async def within(awaited: Awaitable[T], deadline_s: float | None = DEADLINE_S) -> T:
+    """Its result, or ``TimeoutError`` where that does not come in time."""
+    async with asyncio.timeout(deadline_s):
+        return await awaited
+
+
 @overload
 async def until(
     condition: Callable[[], Awaitable[T]],

@@ -31,6 +31,7 @@ from broker.codec.packets import (
     Will,
 )
 from tests.support.connections import dial
+from tests.support.waiting import within
 
 DEADLINE_S = 60.0
 
@@ -241,7 +242,7 @@ class WireClient:
         """
         while not self._received:
             try:
-                data = await asyncio.wait_for(self._reader.read(65_536), deadline_s)
+                data = await within(self._reader.read(65_536), deadline_s)
                 if not data:
                     raise ConnectionError("closed by the server")
             except ConnectionError:

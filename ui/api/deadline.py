@@ -60,7 +60,8 @@ class BoundedCalls:
         )
         thread.start()
         try:
-            return await asyncio.wait_for(asyncio.shield(thread.result), self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.shield(thread.result)
         except TimeoutError:
             thread.end()
             raise Invalid(
@@ -90,8 +91,13 @@ class BoundedCalls:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
-                await asyncio.wait_for(turn, self._timeout_s)
-            except TimeoutError:
+                async with asyncio.timeout(self._timeout_s):
+                    await turn
+            except (TimeoutError, asyncio.CancelledError) as error:
+                if not turn.cancelled():  # it came too late for this one
+                    self._call_next()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
                 raise Unavailable("too many evaluations run already", retry_after_s=2) from None
             finally:
                 with contextlib.suppress(ValueError):
@@ -100,6 +106,9 @@ class BoundedCalls:
 
     def _give_back(self) -> None:
         self._free += 1
+        self._call_next()
+
+    def _call_next(self) -> None:
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)

@@ -502,7 +502,8 @@ class TableJobs(TableFiles):
                     )
                 replaying.changed.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(replaying.changed.wait(), _LOOK_AGAIN_S)
+                    async with asyncio.timeout(_LOOK_AGAIN_S):
+                        await replaying.changed.wait()
         finally:
             del self._states.orders[name]
         advance(replaying.done)

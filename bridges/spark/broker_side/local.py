@@ -148,7 +148,8 @@ class LocalSpark:
             process.send_signal(signal.SIGTERM)
         try:
             # The output is read on: a child that writes into a full pipe would not end.
-            await asyncio.wait_for(self._keep_log(process), _STOP_DEADLINE_S)
+            async with asyncio.timeout(_STOP_DEADLINE_S):
+                await self._keep_log(process)
         except TimeoutError:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -15,6 +15,7 @@ from broker.codec.packets import Connect, PubAck, Publish, SubscriptionRequest, 
 from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
 from tests.support.node import Node, eventually, running
+from tests.support.waiting import within
 from tests.support.wire import WireClient
 
 CONFIG = """
@@ -125,7 +126,7 @@ class Service(threading.Thread):
         )
 
     def run(self) -> None:
-        asyncio.run(asyncio.wait_for(self._serve(), DEADLINE_S))
+        asyncio.run(within(self._serve(), DEADLINE_S))
 
     async def _serve(self) -> None:
         consumer = AIOKafkaConsumer(

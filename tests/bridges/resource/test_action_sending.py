@@ -14,12 +14,13 @@ from broker.core.action import PushedBack
 from broker.core.client import Client
 from broker.core.message import Message
 from tests.support.bridges import FAST, Outside, Settled, scripted_bridges
+from tests.support.waiting import within
 
 MODES = ["memory_only", "disk"]
 
 
 def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 120))
+    asyncio.run(within(test, 120))
 
 
 def by_key(outside: Outside) -> dict[str, list[int]]:

@@ -18,12 +18,13 @@ from broker.core.contributor import Contributor, Uses
 from broker.core.errors import ConfigError, InUse, Invalid, SluiceError
 from broker.core.objects import Reference
 from tests.support.bridges import FAST_CONNECTOR, Bridges, Outside, scripted, scripted_bridges
+from tests.support.waiting import within
 
 PASSWORD = "tr0ub4dor&3"
 
 
 def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 120))
+    asyncio.run(within(test, 120))
 
 
 def problems_of(call: Any) -> list[str]:

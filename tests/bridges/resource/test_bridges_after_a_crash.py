@@ -17,6 +17,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Store
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges, Outside, scripted
+from tests.support.waiting import within
 
 DISK = {**FAST, "buffer_mode": "disk"}
 
@@ -27,7 +28,7 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], S
 
 
 def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 120))
+    asyncio.run(within(test, 120))
 
 
 def make(bridges: Bridges) -> None:

@@ -25,6 +25,7 @@ from broker.net.tls import TlsContexts
 from tests.support.certificates import Authority, Files
 from tests.support.connections import dial
 from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.waiting import within
 from tests.support.wire import WireClient
 
 
@@ -318,7 +319,7 @@ async def test_plain_bytes_silence_and_hangups_at_a_tls_port_are_ended_and_count
 
 async def _end(client: WireClient) -> bytes:
     """What comes until the end."""
-    return await asyncio.wait_for(client._reader.read(), 60)
+    return await within(client._reader.read(), 60)
 
 
 @on_loop

@@ -28,6 +28,7 @@ from broker.net.listener import Listener
 from broker.net.settings import NamedListener, WebSocketSettings, WsListenerSettings
 from tests.support.connections import dial
 from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.waiting import within
 
 _REQUEST = (
     b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -84,7 +85,7 @@ class WebClient:
         self._writer.write(data)
 
     async def response(self) -> str:
-        head = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), _DEADLINE_S)
+        head = await within(self._reader.readuntil(b"\r\n\r\n"), _DEADLINE_S)
         return head.decode()
 
     async def frame(self) -> tuple[int, bytes]:
@@ -104,7 +105,7 @@ class WebClient:
     async def rest(self) -> bytes:
         """What comes until the socket is closed."""
         try:
-            return await asyncio.wait_for(self._reader.read(), _DEADLINE_S)
+            return await within(self._reader.read(), _DEADLINE_S)
         except ConnectionResetError:  # it was closed before all that was sent had been read
             return b""
 

@@ -19,6 +19,7 @@ from broker.observe.metrics import Metrics
 from broker.observe.overload import ALARM, Judge, Overload
 from broker.observe.settings import OverloadSettings
 from tests.support.mqtt_server import MovedClock, on_loop
+from tests.support.waiting import within
 
 QUIET = Load(0.01, 50, 100, 1.0)
 LATE = Load(3.0, 50, 100, 1.0)
@@ -173,7 +174,7 @@ async def test_the_thread_watches_until_it_is_stopped() -> None:
     became = asyncio.Event()
     overload.on_change.connect(lambda _: became.set())
     overload.start()
-    await asyncio.wait_for(became.wait(), 60)
+    await within(became.wait(), 60)
     overload.stop()
     assert overload.reasons == ("memory",)
 

@@ -18,6 +18,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import Batch, Committed, LogShard
 from broker.storage.writer import Writer
+from tests.support.waiting import within
 
 LOG = LogShard(16)
 
@@ -45,7 +46,7 @@ def record(number: int, size: int = 8) -> StreamRecord:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 120))
+    asyncio.run(within(test(), 120))
 
 
 async def committed(writer: Writer) -> BaseException | None:

@@ -32,7 +32,7 @@ from broker.streams.tier.places import TierPlaces
 from broker.streams.tier.report import Expired, Segment, TierState, Uploaded
 from broker.streams.topic_index.pages import IndexPages
 from broker.streams.topic_index.report import INDEXED, IndexReport, ShardIndex, Wanted
-from tests.support.waiting import until
+from tests.support.waiting import until, within
 
 
 class CountingPlans:
@@ -97,7 +97,7 @@ class Bench:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 120))
+    asyncio.run(within(test(), 120))
 
 
 def test_a_stream_is_made_shown_changed_and_deleted() -> None:
