@@ -6,8 +6,10 @@ Nothing a plugin does wrong stops the broker: what could not be loaded is one se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
@@ -36,6 +38,12 @@ class Plugin:
 
 def installed() -> Iterable[EntryPoint]:
     """The entry points of all plugins, in an order that does not depend on the file system."""
+    return _installed(tuple(sys.path))
+
+
+@cache
+def _installed(_path: Sequence[str]) -> Sequence[EntryPoint]:
+    """Looking through all packages takes as long as all else of a node's rules."""
     return sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
 
 

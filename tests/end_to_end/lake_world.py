@@ -28,6 +28,7 @@ from tests.end_to_end import readings
 from tests.end_to_end.meters import Meter, payload, reason
 from tests.support.failing_proxy import FailingProxy
 from tests.support.iceberg_catalog import RestCatalogServer
+from tests.support.jars import SHORT_LIVED
 from tests.support.lake_readers import (
     Store,
     delta_rs,
@@ -171,6 +172,7 @@ class World:
             "spark.driver.host": host.outside,
             "spark.driver.bindAddress": host.outside,
             "spark.executor.memory": "512m",
+            "spark.executor.defaultJavaOptions": " ".join(SHORT_LIVED),
             "spark.executorEnv.SSL_CERT_FILE": environ["SSL_CERT_FILE"],
         }
         (self.conf / "spark-defaults.conf").write_text(

@@ -17,6 +17,7 @@ import bridges.spark.job
 from bridges.spark.driver.audit import audit_table
 from tests.support.certificates import Authority
 from tests.support.iceberg_catalog import RestCatalogServer
+from tests.support.jars import SHORT_LIVED
 from tests.support.lake_readers import (
     Store,
     delta_rs,
@@ -75,6 +76,7 @@ def submitted(
         "spark.driver.host": host,
         "spark.driver.bindAddress": host,
         "spark.executor.memory": "512m",
+        "spark.executor.defaultJavaOptions": " ".join(SHORT_LIVED),
         "spark.executorEnv.SSL_CERT_FILE": environ["SSL_CERT_FILE"],
         **dict(one.split("=", 1) for one in conf),
     }

@@ -108,11 +108,11 @@ class Coverage:
 
 
 def _seldom(remove: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Remove probes at most every ten seconds: each time it looks through the functions of all modules."""
+    """Remove probes at most every thirty seconds: each time it looks through the functions of all modules."""
     last_s = [0.0]
 
     def seldom(measured: Any) -> None:
-        if monotonic() > last_s[0] + 10:
+        if monotonic() > last_s[0] + 30:
             remove(measured)
             last_s[0] = monotonic()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Final
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal import entropy
 
 USUAL: Final = 100
 """Examples of a property that names no count."""
@@ -16,6 +18,8 @@ def load_profile(*, heavy: bool) -> None:
     usual = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     settings.register_profile("suite", usual, max_examples=10 * USUAL if heavy else USUAL)
     settings.load_profile("suite")
+    # No property draws from numpy's own generator, and to seed that for each example takes longer than many of them.
+    entropy.NP_RANDOM = Random()
 
 
 def examples(count: int) -> int:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from py4j.java_gateway import JavaGateway
 
-from tests.support.jars import jars, java, pyspark_jars
+from tests.support.jars import SHORT_LIVED, jars, java, pyspark_jars
 from tests.support.processes import ServerProcess, free_port, is_open
 
 VERSION = "1.10.0"
@@ -81,6 +81,7 @@ class RestCatalogServer:
         command = [
             java(),
             "-Xmx256m",
+            *SHORT_LIVED,
             "-cp",
             ":".join(path),
             "org.apache.iceberg.rest.RESTCatalogServer",
@@ -197,7 +198,7 @@ def java_catalog(url: str) -> Iterator[Any]:
         jarpath=str(py4j),
         classpath=":".join(path),
         java_path=java(),
-        javaopts=["-Xmx512m"],
+        javaopts=["-Xmx512m", *SHORT_LIVED],
         die_on_exit=True,
     )
     try:

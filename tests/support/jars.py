@@ -9,10 +9,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from bridges.spark.driver.java import find_java
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice-tests"
+
+SHORT_LIVED: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of a JVM that lives for seconds or minutes: its second compiler and other collectors cost it a third of its
+processor time."""
 
 
 def jars(name: str, dependencies: str) -> Path:

@@ -21,8 +21,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from tests.support.certificates import Authority
+from tests.support.jars import SHORT_LIVED, java
 from tests.support.jars import jars as fetched
-from tests.support.jars import java
 from tests.support.network import Network
 from tests.support.processes import ServerProcess, free_port, is_open
 
@@ -133,8 +133,7 @@ class Kafka:
             *(
                 java(),
                 "-Xmx256m",
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
+                *SHORT_LIVED,
                 "-cp",
                 f"{jars()}/*",
             ),
@@ -171,7 +170,7 @@ class Kafka:
         self._format(directory)
         heap = "512m" if is_broker else "256m"
         command = (
-            *(java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *(java(), f"-Xmx{heap}", *SHORT_LIVED),
             f"-D{_UNSECURED}.allowed.urls=",
             *("-cp", f"{jars()}/*", "kafka.Kafka", "server.properties"),
         )
@@ -287,8 +286,7 @@ class Kafka:
             *(
                 java(),
                 "-Xmx256m",
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
+                *SHORT_LIVED,
                 "-cp",
                 f"{jars()}/*",
             ),

@@ -14,6 +14,7 @@ import httpx
 import pyspark
 
 from bridges.spark.driver.java import find_java
+from tests.support.jars import SHORT_LIVED
 from tests.support.network import Network
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import ServerProcess
@@ -61,7 +62,12 @@ class SparkCluster:
 
     def __init__(self, host: Network, directory: Path, environ: Mapping[str, str]) -> None:
         self._directory, self._host = directory, host.addresses[0]
-        self._environ = {**environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m"}
+        self._environ = {
+            **environ,
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_LIVED),
+        }
         self._server = self._process(
             host, "master", [_MASTER, "--host", self._host, "--port", "7077"], {}
         )
