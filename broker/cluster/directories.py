@@ -39,7 +39,7 @@ def copy_directory(data_dir: Path, cell: int) -> Path:
 
 
 def copied(data_dir: Path) -> Sequence[int]:
-    """Numbers of the cells of other machines that have a copy, whether or not it is wanted."""
+    """Numbers of the cells of other machines that have a copy, also one that is no longer kept up to date."""
     with suppress(FileNotFoundError):
         return [int(place.name) for place in (data_dir / COPIES).iterdir() if place.name.isdigit()]
     return []
