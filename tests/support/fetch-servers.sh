@@ -5,7 +5,9 @@ set -eu
 all="mosquitto mosquitto-clients chromium-headless-shell nats-server postgresql mariadb-server redis-server slapd ldap-utils nodejs npm iproute2 systemd libfaketime curl"
 is_there() {
     case $1 in
-        chromium-headless-shell) command -v chromium-headless-shell || command -v google-chrome || command -v chromium-browser ;;
+        chromium-headless-shell)
+            command -v chromium-headless-shell || command -v google-chrome || command -v chromium-browser ||
+                { command -v chromium && ! apt-cache show chromium-headless-shell; } ;;
         mosquitto-clients) command -v mosquitto_pub ;;
         postgresql) command -v postgres || ls /usr/lib/postgresql/*/bin/postgres ;;
         mariadb-server) command -v mariadbd || ls /usr/sbin/mariadbd ;;
@@ -25,6 +27,8 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     policy=/usr/sbin/policy-rc.d
     [ -e "$policy" ] || { printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && trap 'rm -f "$policy"' EXIT; }
     apt-get update -qq >/dev/null
+    # Where there is no such package, the whole browser has its engine.
+    apt-cache show chromium-headless-shell >/dev/null 2>&1 || missing=$(echo "$missing" | sed 's/-headless-shell//')
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 else
