@@ -68,6 +68,14 @@ def leaves_for(views: Views, cell: int) -> str:
     return min(ready)[-1] if ready else ""
 
 
+def is_held(views: Views, cell: int, machines: Sequence[str]) -> bool:
+    """True if a cell runs, and all these machines run it or have a copy that follows."""
+    states = [views.states.get(name) for name in machines]
+    return bool(runner_of(views, cell)) and all(
+        state is not None and (cell in state.runs or cell in state.copies) for state in states
+    )
+
+
 def spread(
     homes: Mapping[int, str], copied: Mapping[int, Sequence[str]], forgotten: Container[str]
 ) -> Mapping[int, str]:

@@ -39,7 +39,7 @@ def copy_directory(data_dir: Path, cell: int) -> Path:
 
 
 def copied(data_dir: Path) -> Sequence[int]:
-    """Numbers of the cells of other machines that have a copy, also one that is no longer kept up to date."""
+    """Numbers of the cells of other machines that have a copy here."""
     with suppress(FileNotFoundError):
         return [int(place.name) for place in (data_dir / COPIES).iterdir() if place.name.isdigit()]
     return []
@@ -218,7 +218,8 @@ def check_machine(data_dir: Path, cluster: str, machine: str) -> None:
     if kept and kept[0] != cluster:
         text = (
             f"{data_dir}: expected the data of a cluster with these machines and cells, got that of another name, or "
-            "with other machines or cells. Try: the section `cluster` as it was"
+            "with other machines or cells. Try: the section `cluster` as it was; a machine is added with "
+            "0 cells"
         )
         raise ConfigError([text])
 

@@ -32,7 +32,7 @@ import msgspec
 
 from broker.cluster.copies import Copy, bring
 from broker.cluster.copying import CopyState, Source, server_of_copies, socket_of_copies
-from broker.cluster.decisions import Views, leaves_for, runner_of, spread, turn_of, yields
+from broker.cluster.decisions import Views, is_held, leaves_for, runner_of, spread, turn_of, yields
 from broker.cluster.directories import cell_directory, copied, copy_directory
 from broker.cluster.keeping import Asked, Orders, State, Told, server_of_keeper
 from broker.cluster.nats.board import ORDERS, Board
@@ -102,11 +102,17 @@ class Keeper:
         self._homes: Mapping[int, str] = self._first_homes
         """The machine that each cell belongs to."""
         first = layout[cluster.place].cells.start
+        self._expected_copies = {*layout[cluster.place].cells, *cluster.copied_here()}
+        """The cells whose stores this machine is to have."""
         self._directories = {
             **{
                 cell: cell_directory(data_dir, cell - first) for cell in layout[cluster.place].cells
             },
-            **{cell: copy_directory(data_dir, cell) for cell in self._copied_here()},
+            **{
+                cell: copy_directory(data_dir, cell)
+                for cell in (*cluster.copied_here(), *copied(data_dir))
+                if cell in self._first_homes
+            },
         }
         self._board = Board(cluster.nats_places, cluster.name, self._own, cluster.nats.replicas)
         self._owners = owners_in(self._run, is_keeper=True)
@@ -134,18 +140,6 @@ class Keeper:
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._began = threading.Event()
-
-    def _copied_here(self) -> Sequence[int]:
-        """The cells of other machines with a copy here. Those that have none since a machine was added are removed,
-        unless they run here: until the next start."""
-        wanted = set(self._cluster.copied_here())
-        for cell in set(copied(self._data_dir)) - wanted:
-            if is_running(self._run, cell):
-                wanted.add(cell)
-            else:
-                _log.info("copy.removed", cell=cell)
-                shutil.rmtree(copy_directory(self._data_dir, cell), ignore_errors=True)
-        return sorted(wanted)
 
     # -- from the supervisor --
 
@@ -403,10 +397,20 @@ class Keeper:
         with self._lock:
             for cell in self._directories:
                 self._decide(views, cell)
+            self._part_with_copies(views)
             self._tell_expected()
             for cell in self._homes:
                 if runner := runner_of(views, cell):
                     self._owners[cell] = self._places[runner]
+
+    def _part_with_copies(self, views: Views) -> None:
+        """Remove copies that other machines are to have since one was added, once all of these have them."""
+        for cell in set(self._directories).difference(self._expected_copies):
+            if cell not in self._runs and is_held(views, cell, self._cluster.others_with(cell)):
+                if (copy := self._copies.pop(cell, None)) is not None:
+                    copy.stop()
+                shutil.rmtree(self._directories.pop(cell), ignore_errors=True)
+                _log.info("copy.removed", cell=cell)
 
     def _tell_expected(self) -> None:
         """Tell the supervisor which cells are to run here: then it is ready."""

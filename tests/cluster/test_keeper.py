@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.decisions import Views, leaves_for, runner_of, spread, turn_of, yields
+from broker.cluster.decisions import Views, is_held, leaves_for, runner_of, spread, turn_of, yields
 from broker.cluster.keeping import State
 
 MACHINES = ("a", "b", "c", "d")
@@ -124,3 +124,15 @@ def test_cells_are_spread_evenly() -> None:
     homes = {0: "a", 1: "b", 2: "c", 3: "c", 4: "c"}
     found = spread(homes, dict.fromkeys(homes, MACHINES[:3]), {"c"})
     assert found == {0: "a", 1: "b", 2: "a", 3: "b", 4: "a"}
+
+
+@given(STATES, st.sets(st.sampled_from(MACHINES)), st.sampled_from((*MACHINES, "")))
+def test_a_copy_is_given_up_once_the_cell_runs_and_all_that_are_to_have_it_do(
+    states: dict[str, State], holders: set[str], runner: str
+) -> None:
+    if runner:
+        states = {**states, runner: State("x", 1, [CELL], {}, {})}
+    having = {name for name, state in states.items() if CELL in (*state.runs, *state.copies)}
+    assert is_held(views("a", states), CELL, sorted(holders)) == (
+        bool(runner) and holders <= having
+    )
