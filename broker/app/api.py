@@ -189,7 +189,7 @@ class Api:
         if place is not None and 0 not in place.near:
             most = self._node.api_settings.max_connections
             return servers + [FrontRelay(place, *pair, most) for pair in shown]
-        if place is not None and place.machines:
+        if place is not None and place.machines and place.number == 0:
             of_machines = features.load(features.API_CELL_LISTENER)(place, FRONT_SOCKET)
             self._inner.append(of_machines)
             servers.append(make(app, "", 0, of_machines, way="machines"))
