@@ -33,6 +33,14 @@ def runner_of(views: Views, cell: int) -> str:
     return ""
 
 
+def reached_at(views: Views, cell: int) -> str:
+    """The other machine where processes of this one reach a cell; empty where that is as it was. What runs here is
+    reached here until its process has ended, whatever others want: the sockets of theirs would take the place of its
+    own."""
+    here = views.states.get(views.own)
+    return "" if here is not None and cell in here.runs else runner_of(views, cell)
+
+
 def turn_of(views: Views, cell: int) -> int | None:
     """Number of machines that should take a cell over before this one; None if it has no copy that follows."""
     home = views.homes[cell]

@@ -23,16 +23,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from broker.cluster.copies import Copy, bring
 from broker.cluster.copying import CopyState, Source, server_of_copies, socket_of_copies
-from broker.cluster.decisions import Views, is_held, leaves_for, runner_of, spread, turn_of, yields
+from broker.cluster.decisions import (
+    Views,
+    is_held,
+    leaves_for,
+    reached_at,
+    runner_of,
+    spread,
+    turn_of,
+    yields,
+)
 from broker.cluster.directories import cell_directory, copied, copy_directory
 from broker.cluster.keeping import Asked, Orders, State, Told, server_of_keeper
 from broker.cluster.nats.board import ORDERS, Board
@@ -116,6 +127,8 @@ class Keeper:
         }
         self._board = Board(cluster.nats_places, cluster.name, self._own, cluster.nats.replicas)
         self._owners = owners_in(self._run, is_keeper=True)
+        self._awaited = set(self._directories) if cluster.awaits_data else set()
+        """Cells whose stores begin with the data of another machine, which is not here yet."""
         self._copies: dict[int, Copy] = {}
         self._heard: dict[str, _Heard] = {}
         self._runs: set[int] = set()
@@ -150,6 +163,7 @@ class Keeper:
         with self._lock:
             if verb == "runs":
                 self._runs.add(cell)
+                self._awaited.discard(cell)
             elif verb in ("ended", "failed"):
                 self._runs.discard(cell)
                 if verb == "failed" or self._homes[cell] != self._own:
@@ -192,7 +206,11 @@ class Keeper:
             return Told(states, self._said, "", dict(self._homes), forgotten, clocks_s)
 
     def _states_now(self) -> Mapping[str, State]:
-        return {**self._views().states, self._own: self._state()}
+        """What machines wrote last; of this one what holds now. Without NATS, whose connection is of another thread."""
+        states = dict(self._views().states)
+        own = states.get(self._own) or State(self._life, 0, [], {}, {})
+        states[self._own] = replace(own, runs=sorted(self._runs), is_drained=self._is_drained)
+        return states
 
     def _drain(self, *, is_drained: bool) -> None:
         if not is_drained and self._own in self._orders.forgotten:
@@ -320,7 +338,15 @@ class Keeper:
     # -- rounds, on a thread --
 
     def play(self) -> None:
-        """Write, read and decide until the end."""
+        """Write, read and decide until the end. A keeper that cannot is no longer one: its process ends, and is started
+        again."""
+        try:
+            self._play()
+        except Exception:  # noqa: BLE001  a bug
+            _log.exception("keeper.failed")
+            os._exit(1)
+
+    def _play(self) -> None:
         self._began.wait()
         held = self._lock_of_machine()
         while not self._is_over.is_set():
@@ -374,8 +400,8 @@ class Keeper:
         for cell, directory in self._directories.items():
             if cell in self._runs or cell in self._copies or self._is_leaving:
                 continue
-            # a cell of this machine starts at once where no other one runs it
-            if self._homes[cell] != self._own or runner_of(views, cell):
+            # a cell of this machine starts at once where no other one runs it, or has its data
+            if self._homes[cell] != self._own or cell in self._awaited or runner_of(views, cell):
                 log = NatsLog(
                     self._cluster.nats_places, self._cluster.name, cell, f"{self._own}-copy"
                 )
@@ -400,7 +426,7 @@ class Keeper:
             self._part_with_copies(views)
             self._tell_expected()
             for cell in self._homes:
-                if runner := runner_of(views, cell):
+                if runner := reached_at(views, cell):
                     self._owners[cell] = self._places[runner]
 
     def _part_with_copies(self, views: Views) -> None:
@@ -424,9 +450,14 @@ class Keeper:
         following = {}
         behind = []
         ends = {}
+        views = self._views()
         for cell, copy in self._copies.items():
             told, source = copy.state()
-            if source is not None:
+            if told.position:
+                self._awaited.discard(cell)
+            # the log of a store that this machine comes with begins when it takes the cell
+            is_first = told.epoch and not told.position and not runner_of(views, cell)
+            if is_first or (source is not None and cell not in self._awaited):
                 following[cell] = told.position
             else:
                 behind.append(cell)
@@ -546,8 +577,14 @@ def keep(data_dir: Path, cluster: ClusterSettings, version: str) -> int:
     return 0
 
 
+def _tell(line: str) -> None:
+    """Give the supervisor a line. Where it was killed, there is no one to tell."""
+    with suppress(BrokenPipeError):
+        print(line, flush=True)
+
+
 async def _keep(data_dir: Path, cluster: ClusterSettings, version: str) -> None:
-    keeper = Keeper(data_dir, cluster, lambda line: print(line, flush=True), version)
+    keeper = Keeper(data_dir, cluster, _tell, version)
     copies = server_of_copies(data_dir / "run", socket_of_copies(cluster.machine), keeper.state_of)
     questions = server_of_keeper(data_dir / "run", cluster.machine, keeper.answer)
     await copies.start()

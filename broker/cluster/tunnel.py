@@ -192,7 +192,10 @@ class Tunnel:
     async def _keep_following(self) -> None:
         while True:
             await asyncio.sleep(_OWNERS_S)
-            await self._follow_owners()
+            try:
+                await self._follow_owners()
+            except OSError as error:  # the next look tries again
+                _log.error("tunnel.socket_not_made", reason=str(error))
 
     async def stop(self) -> None:
         """End all connections."""

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.decisions import Views, is_held, leaves_for, runner_of, spread, turn_of, yields
-from broker.cluster.keeping import State
+from broker.cluster.decisions import (
+    Views,
+    is_held,
+    leaves_for,
+    reached_at,
+    runner_of,
+    spread,
+    turn_of,
+    yields,
+)
+from broker.cluster.keeper import Keeper
+from broker.cluster.keeping import SHOW, State
+from broker.cluster.owners import make_owners
+from broker.cluster.settings import ClusterSettings
+from broker.core.cells import Machine
 
 MACHINES = ("a", "b", "c", "d")
 CELL = 1
+ROOT = Path(__file__).parents[2]
 HOME = "b"
 STATES = st.dictionaries(
     st.sampled_from(MACHINES),
@@ -59,6 +78,55 @@ def test_a_cell_that_runs_is_known_by_its_machine() -> None:
     running = State("x", 1, [CELL], {}, {})
     assert runner_of(views("a", {"c": running}), CELL) == "c"
     assert runner_of(views("a", {"c": running}), 7) == ""
+
+
+def test_a_cell_that_runs_here_is_reached_here_until_it_has_ended() -> None:
+    """A machine that wants it, and then yields, leaves its sockets alone."""
+    wanting = State("x", 1, [CELL], {}, {})
+    for names in ("ab", "ba"):
+        both = dict.fromkeys(names, wanting)
+        assert {reached_at(views(own, both), CELL) for own in names} == {""}
+    assert reached_at(views("c", {"a": wanting, "c": State("x", 1, [], {}, {})}), CELL) == "a"
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Keeper:
+    """Of machine a of three with a cell each, before it begins."""
+    machines = [Machine(name, name, 7946, at, 1) for at, name in enumerate("abc")]
+    (tmp_path / "run").mkdir()
+    make_owners(tmp_path / "run", machines)
+    section = {
+        "machine": "a",
+        "machines": {machine.name: {"address": f"{machine.name}:7946"} for machine in machines},
+        "tls": dict.fromkeys(("certfile", "keyfile", "cacertfile"), "none.pem"),
+        "nats": {"servers": ["127.0.0.1:1"]},
+    }
+    return Keeper(tmp_path, ClusterSettings.model_validate(section), lambda _line: None)
+
+
+def test_who_asks_a_keeper_does_not_use_its_connection(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is that of another thread, which may be in the middle of an answer."""
+    keeper.told("runs 1")  # a guest, of whose log the end is asked for in each round
+    asked: list[int] = []
+    monkeypatch.setattr(keeper._board, "end_of", asked.append)
+    told = keeper.answer(SHOW)
+    assert told.machines["a"].runs == [1]
+    assert asked == []
+
+
+def test_a_keeper_that_fails_ends() -> None:
+    program = (
+        "from broker.cluster.keeper import Keeper\n"
+        "keeper = Keeper.__new__(Keeper)\n"
+        "keeper.play()\n"  # without all that it needs
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "keeper.failed" in done.stderr
 
 
 def test_of_two_that_want_a_cell_at_once_one_takes_it() -> None:
