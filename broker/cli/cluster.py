@@ -3,6 +3,7 @@ that move."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from broker.cli.client import name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, no_heading
 from broker.cli.jobs import Progress
-from broker.cli.output import print_columns, print_line
+from broker.cli.output import print_columns, print_line, say
 from broker.core.kinds import counted
 
 _POLL_S: Final = 0.25
@@ -48,6 +49,13 @@ def add_to(commands: typer.Typer) -> None:
                 help="A machine that comes to a cluster that runs: it gets cells with 'sluice cluster move'.",
             ),
         ] = None,
+        data_from: Annotated[
+            str,
+            typer.Option(
+                metavar="NAME",
+                help="The machine that comes with the data of a broker without a cluster; the first one by name.",
+            ),
+        ] = "",
         cells: Annotated[
             int, typer.Option(min=1, max=64, help="Number of processes of each machine.")
         ] = 1,
@@ -79,7 +87,7 @@ def add_to(commands: typer.Typer) -> None:
             if option == "--add":
                 added.append(short)
         with no_heading():
-            files = found(name, hosts, cells, port, directory, added)
+            files = found(name, hosts, cells, port, directory, added, data_from)
         answer = {"cluster": name, "files": [str(file) for file in files]}
 
         def show(_: object) -> None:
@@ -96,23 +104,30 @@ def add_to(commands: typer.Typer) -> None:
     ) -> None:
         """Make the data directory that of a machine of a cluster; then start it with 'sluice serve'.
 
-        The directory is empty, or that of this machine: then its certificate is renewed.
+        The directory is empty, or that of this machine: then its certificate is renewed. With the data of a broker that
+        does not run, on the machine that 'init --data-from' names, it is shared out over the cells of the cluster;
+        where that was cut off, the same command continues it. Take a backup before.
         """
+        from broker.app.resize import resized
         from broker.cluster.founding import join as joined
         from broker.core.process import keep_files_private
 
         keep_files_private()
         data_dir = call.data_dir.resolve()
         with no_heading():
-            cluster = joined(file, data_dir)
+            cluster, begins = joined(
+                file,
+                data_dir,
+                lambda count: resized(data_dir, count, os.environ, say, dry_run=False),
+            )
         answer = {
             "data_dir": str(data_dir),
             "cluster": cluster.name,
             "machine": cluster.machine,
+            "begins_with_data": begins,
         }
-        call.show(
-            answer, f"{call.data_dir}: machine {cluster.machine} of the cluster {cluster.name}"
-        )
+        text = f"{call.data_dir}: machine {cluster.machine} of the cluster {cluster.name}"
+        call.show(answer, f"{text}, which begins with this data" if begins else text)
 
     @command(commands, "status")
     def status(call: Call) -> None:

@@ -207,7 +207,8 @@ def check_machine(data_dir: Path, cluster: str, machine: str) -> None:
     if not kept and kept_count(data_dir) is not None:
         text = (
             f"{data_dir}: expected an empty directory for machine {machine!r} of a cluster, got the data of a broker "
-            "without one. Try: another directory, and sluice backup and restore of the objects"
+            "without one. Try: another directory; a new cluster begins with such data with "
+            "'sluice cluster init --data-from', at its first machine"
         )
         raise ConfigError([text])
     if kept and kept[1] != machine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import ValidationError
 
+from broker.cluster.adopting import adopt, is_adopted
 from broker.cluster.directories import check_machine, keep_machine
 from broker.cluster.settings import ClusterSettings
 from broker.config.problems import sentence
@@ -36,7 +37,7 @@ _FILES: Final = {
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _YEARS: Final = timedelta(days=3650)
 _LASTS: Final = timedelta(days=825)
-_BEGAN: Final = timedelta(hours=1)
+_BEGAN: Final = timedelta(days=1)
 """Certificates are valid from so long ago: clocks of machines differ."""
 
 
@@ -58,10 +59,11 @@ def found(
     port: int,
     directory: Path,
     added: Collection[str] = (),
+    data_from: str = "",
 ) -> Sequence[Path]:
     """Write the files of a cluster's machines, by name with the host at which the others reach each; with the authority
-    that is in the directory, or a new one. Those that are ``added`` to a cluster that runs have no cells of their own.
-    Returns the files of the machines, in the order of their names.
+    that is in the directory, or a new one. Those that are ``added`` to a cluster that runs have no cells of their own;
+    ``data_from`` comes with the data of a broker. Returns the files of the machines, in the order of their names.
 
     Raises:
         ConfigError: the cluster cannot be, or a file cannot be read or written.
@@ -81,6 +83,7 @@ def found(
             for machine, host in sorted(hosts.items())
         },
         "nats": {"run": True},
+        **({"data_from": data_from} if data_from else {}),
     }
     _settings(section, min(hosts, default=""), directory)
     try:
@@ -106,8 +109,11 @@ def _is_host(text: str) -> bool:
     return True
 
 
-def join(file: Path, data_dir: Path) -> ClusterSettings:
-    """Make a data directory that of the machine of a file; the same file, or a later one, may come again.
+def join(
+    file: Path, data_dir: Path, resize: Callable[[int], object]
+) -> tuple[ClusterSettings, bool]:
+    """Make a data directory that of the machine of a file; the same file, or a later one, may come again. Where the
+    cluster begins with the data that is there, ``resize`` gives the directory a number of cells; and True is returned.
 
     Raises:
         ConfigError: it is no such file, the directory is that of another machine or cluster, or cannot be written.
@@ -122,8 +128,12 @@ def join(file: Path, data_dir: Path) -> ClusterSettings:
         )
         raise ConfigError([text]) from error
     settings = _settings(machine.cluster, machine.machine, data_dir)
-    check_machine(data_dir, settings.digest, settings.machine)
+    is_adopting = is_adopted(data_dir, settings)
+    if not is_adopting:
+        check_machine(data_dir, settings.digest, settings.machine)
     try:
+        if is_adopting:
+            adopt(data_dir, settings, resize)
         keep_machine(data_dir, settings.digest, settings.machine)
         for name, place in _FILES.items():
             path = data_dir / place
@@ -136,7 +146,7 @@ def join(file: Path, data_dir: Path) -> ClusterSettings:
         replace_file(config, text.encode())
     except OSError as error:
         raise ConfigError([f"{data_dir}: {(error.strerror or str(error)).lower()}"]) from error
-    return settings
+    return settings, is_adopting
 
 
 def _tls(data_dir: Path) -> dict[str, str]:

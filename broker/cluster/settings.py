@@ -169,6 +169,11 @@ class ClusterSettings(Settings):
         le=5,
         description="Number of machines that have the store of a cell, its own among them, with `cluster.nats`.",
     )
+    data_from: str = Field(
+        default="",
+        description="Name of the machine, the one with cell 0, that comes with the data of a broker without a cluster: "
+        "the others begin with that. Needs `cluster.nats`; empty for a cluster that begins without data.",
+    )
     redirect: bool = Field(
         default=False,
         description="Whether a client of MQTT 5 that another machine has is sent there, with CONNACK 0x9C and the "
@@ -208,6 +213,13 @@ class ClusterSettings(Settings):
             raise ValueError("machines: expected one with cells")
         if (cells := sum(machine.cells for machine in self.machines.values())) > MAX_CELLS:
             raise ValueError(f"machines: expected at most {MAX_CELLS} cells in all, got {cells}")
+        first = next(machine.name for machine in self.layout if machine.size)
+        if self.data_from not in ("", first):
+            raise ValueError(
+                f"data_from: expected {first!r}, the machine with cell 0, got {self.data_from!r}"
+            )
+        if self.data_from and not self.moves:
+            raise ValueError("data_from: expected cluster.nats, and cluster.copies of 2 or more")
         return self
 
     @cached_property
@@ -246,6 +258,11 @@ class ClusterSettings(Settings):
         layout = self.layout
         machines = [layout[(self.place + far) % len(layout)] for far in range(len(layout))]
         return Servers([(machine.host, self.nats.port) for machine in machines], tls=tls)
+
+    @property
+    def awaits_data(self) -> bool:
+        """True if the stores of this machine's cells begin with what another one comes with."""
+        return self.data_from not in ("", self.machine)
 
     def copied_here(self) -> Sequence[int]:
         """Numbers of the cells of other machines that this one keeps a copy of: those of the machines before it."""

@@ -58,6 +58,10 @@ class Mark(NamedTuple):
         return cls() if value is None else cls._make(_MARK.unpack(value))
 
 
+BASE: Final = Mark(0, 1, 0)
+"""Mark of a store whose content is from before its log begins."""
+
+
 class Entry(NamedTuple):
     """An entry of the log as it is applied: a group, or with no steps a claim."""
 
@@ -73,6 +77,7 @@ class CommitLog(Protocol):
 
         Raises:
             LogLost: they are not all there.
+            broker.core.errors.ConfigError: the mark is ``BASE``, and the log began with another store.
             broker.core.errors.Unavailable: no server answers.
         """
 

@@ -23,9 +23,9 @@ _PAUSE_S: Final = 0.3
 _GIVE_UP_S: Final = 15.0
 
 
-def written(messages: Iterable[bytes]) -> list[str]:
-    """The values of the groups of a log, each once, in the order of their owners."""
-    epoch = number = 0
+def written(messages: Iterable[bytes], epoch: int = 0) -> list[str]:
+    """The values of the groups of a log, each once, in the order of their owners. ``epoch``: the one before the log."""
+    number = 0
     parts = b""
     values = []
     for payload in messages:

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 from broker.cluster.nats import log as nats_log
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog
-from broker.core.errors import Unavailable
-from broker.storage.commit_log import Fenced, LogBehind, LogLost, Mark
+from broker.core.errors import ConfigError, Unavailable
+from broker.storage.commit_log import BASE, Fenced, LogBehind, LogLost, Mark
 from broker.storage.rocksdb.database import Changes, Database
 from broker.storage.rocksdb.options import Memory
 from tests.cluster.fencing import written
@@ -108,6 +108,8 @@ class Fencing(RuleBasedStateMachine):
         }
         self.acknowledged: list[str] = []
         self.number = 0
+        self.base: set[bytes] = set()
+        """What machine a had before the log began."""
 
     def teardown(self) -> None:
         try:
@@ -158,7 +160,7 @@ class Fencing(RuleBasedStateMachine):
     @rule(name=MACHINES)
     def machine_claims(self, name: str) -> None:
         machine = self.machines[name]
-        if machine.is_owner:
+        if machine.is_owner or (self.base and name != "a" and not self.stream.last):
             return
         try:
             machine.database.lead()
@@ -237,7 +239,7 @@ class Fencing(RuleBasedStateMachine):
 
     @invariant()
     def groups_are_in_order_of_their_owners(self) -> None:
-        values = written(self.stream.messages)
+        values = written(self.stream.messages, epoch=BASE.epoch if self.base else 0)
         places = {value: at for at, value in enumerate(values)}
         acknowledged = [places[value] for value in self.acknowledged]
         assert acknowledged == sorted(acknowledged)
@@ -263,13 +265,36 @@ class Fencing(RuleBasedStateMachine):
             contents.append(machine.content())
         written = {value.encode() for value in self.written}
         for content in contents:
-            assert {value.rstrip(b"\0") for value in content.values()} == written
+            assert {value.rstrip(b"\0") for value in content.values()} == written | self.base
 
 
-def test_a_cell_has_one_owner_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+class FencingWithBase(Fencing):
+    """The log begins with the data of a machine, for which the others wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = {b"base"}
+        database = self.machines["a"].database
+        changes = Changes()
+        changes.put(b"kbase", b"base")
+        database._write(changes, sync=False)
+        database.apply(BASE, ())
+
+    def _all_follow(self) -> None:
+        if not self.stream.last:
+            self.network_is_back("a")
+            self.machines["a"].kill()
+            self.machine_claims("a")
+        super()._all_follow()
+
+
+@pytest.mark.parametrize("machine", [Fencing, FencingWithBase])
+def test_a_cell_has_one_owner_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, machine: type[Fencing]
+) -> None:
     monkeypatch.setattr(nats_log, "_PAUSE_S", 0.0)
     run_state_machine_as_test(
-        Fencing,
+        machine,
         settings=settings(max_examples=examples(60), stateful_step_count=40, deadline=None),
     )
 
@@ -309,6 +334,20 @@ def test_a_group_that_was_undecided_is_applied_before_the_next_one(
     owner.database.recover()
     write(owner, 3)
     assert owner.content().keys() == {b"k1", b"k2", b"k3"}
+
+
+def test_a_store_does_not_continue_with_the_log_of_another_one(
+    pair: tuple[Machine, Machine],
+) -> None:
+    """What was there before a log is not mixed with what is in it."""
+    _, other = pair
+    changes = Changes()
+    changes.put(b"kbase", b"base")
+    other.database._write(changes, sync=False)
+    other.database.apply(BASE, ())
+    with pytest.raises(ConfigError, match="began with another store than this machine's"):
+        other.database.lead()
+    assert other.content() == {b"kbase": b"base"}
 
 
 def test_an_owner_whose_undecided_group_was_trimmed_ends(pair: tuple[Machine, Machine]) -> None:

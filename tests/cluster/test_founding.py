@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,63 +12,16 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cluster.founded import Founded, founded, sluice, start_all
 from tests.end_to_end.clients import Client
-from tests.support.machines import Machine
-from tests.support.network import hosts
 from tests.support.node import Node, eventually
-
-CONFIG = """
-access.allow_anonymous = true
-api.allow_clear_text = true
-lake.run_spark = false
-"""
-
-
-def sluice(*arguments: object, status: int = 0) -> str:
-    """What a command prints, its errors included."""
-    command = [sys.executable, "-m", "broker.cli.main", "cluster", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done
-    return done.stdout + done.stderr
-
-
-class Founded(Machine):
-    """A machine that runs its server of NATS, too."""
-
-    def server(self) -> psutil.Process:
-        """Its server of NATS."""
-        return psutil.Process(int((self.data_dir / "nats" / "server.pid").read_text()))
-
-    def kill(self) -> None:
-        super().kill()
-        with suppress(OSError, psutil.NoSuchProcess):
-            self.server().kill()
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Founded]]:
-    directory = tmp_path_factory.mktemp("founded")
-    with hosts(3) as networks:
-        named = dict(zip("abc", networks, strict=True))
-        options = [f"--machine={name}={network.addresses[0]}" for name, network in named.items()]
-        said = sluice("init", "plant", *options, "--directory", directory, "--json")
-        files = [Path(file) for file in json.loads(said)["files"]]
-        started = {}
-        for at, (name, file) in enumerate(zip(named, files, strict=True)):
-            sluice("join", file, "--data-dir", directory / name)
-            started[name] = Founded(name, named[name], directory / name, CONFIG, range(at, at + 1))
-        try:
-            for machine in started.values():
-                machine.begin()
-            for machine in started.values():
-                assert machine.first_line(120).startswith("sluice ready"), machine.log.read_text()
-            yield started
-        finally:
-            running = [machine for machine in started.values() if machine.is_running]
-            for machine in running:
-                machine.begin_to_stop()
-            for machine in running:
-                machine.stopped()
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Founded]]:
+    with founded(tmp_path_factory.mktemp("founded")) as machines:
+        start_all(machines)
+        yield machines
 
 
 def _rows(machine: Node) -> list[dict[str, Any]]:
@@ -88,7 +39,7 @@ def _publishes(machine: Node, client_id: str) -> bool:
     return True
 
 
-def test_three_machines_become_a_cluster_that_loses_one(machines: dict[str, Founded]) -> None:
+def test_three_machines_become_a_cluster_that_loses_one(machines: Mapping[str, Founded]) -> None:
     eventually(partial(_has_copies, machines["b"]), 60)
     for machine in machines.values():
         text = (machine.data_dir / "nats" / "nats.conf").read_text()
@@ -102,7 +53,7 @@ def test_three_machines_become_a_cluster_that_loses_one(machines: dict[str, Foun
     eventually(partial(_has_copies, machines["a"]), 60)
 
 
-def test_a_server_outlives_a_supervisor_that_was_killed(machines: dict[str, Founded]) -> None:
+def test_a_server_outlives_a_supervisor_that_was_killed(machines: Mapping[str, Founded]) -> None:
     machine = machines["b"]
     server = machine.server()
     machine.kill_supervisor()
@@ -112,7 +63,7 @@ def test_a_server_outlives_a_supervisor_that_was_killed(machines: dict[str, Foun
     eventually(partial(_has_copies, machines["a"]), 60)
 
 
-def test_a_server_that_was_killed_is_started_again(machines: dict[str, Founded]) -> None:
+def test_a_server_that_was_killed_is_started_again(machines: Mapping[str, Founded]) -> None:
     machine = machines["b"]
     server = machine.server()
     server.kill()
@@ -128,7 +79,7 @@ def _has_another_server(machine: Founded, server: psutil.Process) -> bool:
 
 
 def test_who_has_no_certificate_of_the_cluster_gets_nothing_of_nats(
-    machines: dict[str, Founded],
+    machines: Mapping[str, Founded],
 ) -> None:
     machine = machines["a"]
     host = machine.network.addresses[0]

@@ -24,6 +24,7 @@ from zlib import crc32
 from broker.cluster.nats.line import Line, Servers
 from broker.core.errors import ConfigError, Unavailable
 from broker.storage.commit_log import (
+    BASE,
     Entry,
     Fenced,
     LogBehind,
@@ -200,6 +201,9 @@ class NatsLog:
                 if kind == _CLAIM:
                     if flag and at == Mark():
                         raise LogLost(f"cell {self.cell}: the log in NATS began after its store")
+                    if at == BASE and not flag:
+                        text = f"cell {self.cell}: the log in NATS began with another store than this machine's"
+                        raise ConfigError([text])
                     if epoch <= at.epoch:
                         raise self._damaged(sequence, f"epoch {epoch} is claimed after {at.epoch}")
                     parts.clear()  # of a group that its owner did not finish

@@ -106,7 +106,7 @@ class Database:
             applied = self.applied
             if applied == refused:  # reading again at once would find as little
                 raise Unavailable(_LACKS_END)
-            has_base = applied == Mark() and self._has_content()
+            has_base = not applied.position and self._has_content()
             if (mark := self._log.claim(applied, has_base=has_base)) is not None:
                 self.apply(mark, ())
                 return
