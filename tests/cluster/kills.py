@@ -12,7 +12,7 @@ import asyncio
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -45,7 +45,8 @@ CONFIG: Final = "lake.run_spark = false\noverload.enable = false\n"
 _MOST_PACKETS: Final = 1500
 _AWAY: Final = (reason.SERVER_UNAVAILABLE, 3)
 _GONE: Final = (ConnectionError, OSError, TimeoutError, asyncio.IncompleteReadError)
-_ROWS: Final = "rows"
+ROWS: Final = "rows"
+"""Name of the rule, and of its stream."""
 # Faults by how often each happens, once all have happened.
 FAULTS: Final = {"cell": 8, "cells": 2, "supervisor": 2, "both": 2, "stop": 4}
 
@@ -447,11 +448,11 @@ def _lacks(group: Group, due: set[bytes]) -> str:
     return f"never came to the group {group.name}: {sorted(due - group.received)[:5]}"
 
 
-def define(node: Node) -> None:
-    """A rule that writes each message below ``k`` to a stream."""
-    node.call("POST", "/streams", {"name": _ROWS})
+def define(node: Node, actions: Sequence[str] = ()) -> None:
+    """A rule that writes each message below ``k`` to a stream, and to other actions."""
+    node.call("POST", "/streams", {"name": ROWS})
     node.call("POST", "/rules", {
-        "name": _ROWS, "sql": 'SELECT payload FROM "k/#"', "actions": [{"type": "stream", "stream": _ROWS}],
+        "name": ROWS, "sql": 'SELECT payload FROM "k/#"', "actions": [{"type": "stream", "stream": ROWS}, *actions],
     })  # fmt: skip
 
 
@@ -461,7 +462,7 @@ def rows(data_dir: Path, cells: int) -> Counter[bytes]:
     for cell in range(cells):
         store = RocksStore(cell_directory(data_dir, cell), "os")
         try:
-            log = Catalogue(store).open(StreamSpec(name=_ROWS)).log
+            log = Catalogue(store).open(StreamSpec(name=ROWS)).log
             for shard in (shard for shard in store.shards() if shard.log == log):
                 position = 0
                 while part := store.read(shard, position, 1000):

@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +51,7 @@ NATS_FAULTS: Final = {
     "pause_nats": 2,
     "full": 3,
     "full_nats": 3,
+    "clock": 2,
 }
 # Faults after which clients of a machine's cells may be cut off, although these live.
 _MAY_MOVE: Final = ("supervisor", "cut", "away", "pause", "slow", "full")
@@ -65,15 +66,18 @@ _LONG_PAUSES: Final = 0.15
 _LONG_PAUSE_S: Final = (6.0, 30.0)
 _SLOW_S: Final = (3.0, 6.0)
 _FULL_S: Final = (1.0, 6.0)
+_CLOCK_S: Final = (2.0, 6.0)
+_CLOCK_BY_S: Final = 3000
 
 
 class MachineWorld(CellWorld):
     """A cluster, its clients, each at some machine, and what they were told."""
 
-    def __init__(self, cluster: Cluster, seed: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int, names: Collection[str] = ()) -> None:
+        """``names``: the faults, else those of the environment, else all."""
         self.cluster = cluster
         kinds = FAULTS if cluster.nats is None else NATS_FAULTS
-        names = os.environ.get("SLUICE_KILL_FAULTS", ",".join(kinds)).split(",")
+        names = names or os.environ.get("SLUICE_KILL_FAULTS", ",".join(kinds)).split(",")
         self._kinds = {name: kinds[name] for name in names}
         self._touched: set[Lasting] = set()
         """Clients whose connections may have ended in this round."""
@@ -196,6 +200,11 @@ class MachineWorld(CellWorld):
             self._nats_of(machine).kill()
 
         self._end(free, self.chance.uniform(*_FULL_S))
+
+    def _clock(self, machine: Machine) -> None:
+        """The clock of a machine is wrong by 50 minutes for some seconds."""
+        machine.move_clock(self.chance.choice((-1, 1)) * _CLOCK_BY_S)
+        self._end(lambda: machine.move_clock(0), self.chance.uniform(*_CLOCK_S))
 
     def _cut(self, machine: Machine) -> None:
         self._part(machine, self.chance.uniform(*_CUT_S))

@@ -29,9 +29,27 @@ class Machine(Node):
     ) -> None:
         super().__init__(data_dir, config=config, workers=1, prefix=network.command(()))
         self.name, self.network, self.cells = name, network, cells
+        self._clock = data_dir.parent / f"{name}.clock"
         # tests tell machines apart by the port
         self.mqtt = network.addresses[0], 1883 + cells.start
         self.api = network.addresses[0], 18083
+
+    def have_own_clock(self) -> None:
+        """Its processes have a clock that can be moved; before they start."""
+        self.move_clock(0)
+        self.environ |= {
+            "LD_PRELOAD": str(next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+        }
+
+    def move_clock(self, by_s: int) -> None:
+        """Have its clock so much before or behind the others', within a second."""
+        whole = self._clock.with_suffix(".new")
+        whole.write_text(f"{by_s:+d}")
+        whole.rename(self._clock)
 
     @property
     def is_running(self) -> bool:
@@ -81,6 +99,8 @@ class Cluster:
         settings: str,
         nats: Nats | None,
     ) -> None:
+        self.outside = networks[-1]
+        """A network without a broker, where there is one."""
         self.authority = Authority(directory, "cluster")
         self.nats = nats
         self._lines: dict[str, str] = {}
@@ -94,10 +114,10 @@ class Cluster:
         self._lines = {
             name: f'  machines.{name} {{ address = "{network.addresses[0]}:{_PORT}", cells = {sizes[name]},'
             f' mqtt = "{network.addresses[0]}:{1883 + firsts[name]}" }}\n'
-            for name, network in zip(sizes, networks, strict=True)
+            for name, network in zip(sizes, networks, strict=False)
         }
         layout = "".join(self._lines.values())
-        for at, (name, network) in enumerate(zip(sizes, networks, strict=True)):
+        for at, (name, network) in enumerate(zip(sizes, networks, strict=False)):
             files = self.authority.sign(name, {"CN": name}, [name])
             tls = f'certfile = "{files.cert}", keyfile = "{files.key}", cacertfile = "{self.authority.file}"'
             config = f"""
@@ -176,12 +196,13 @@ def machines(
     *,
     with_nats: bool = False,
     with_small_disks: bool = False,
+    with_outside: bool = False,
 ) -> Iterator[Cluster]:
     """A cluster with so many cells on each machine, not started; what runs is stopped at the end. ``with_nats``: each
     of the first three has a server of NATS, too. ``with_small_disks``: data directories and what NATS stores can be
-    filled."""
+    filled. ``with_outside``: there is a network without a broker, too."""
     with ExitStack() as stack:
-        networks = stack.enter_context(hosts(len(sizes)))
+        networks = stack.enter_context(hosts(len(sizes) + with_outside))
         places = [directory / name for name in sizes] if with_small_disks else []
         disks = [stack.enter_context(small_disk(place, _DISK_MB)) for place in places]
         places = [directory / f"nats-{at}" / "jetstream" for at in range(len(disks))]
