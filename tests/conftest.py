@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import gettempdir
 
+import paho.mqtt.client as paho
 import pytest
 
 from broker.config.allowed import AllowedSettings, confine
@@ -19,6 +20,20 @@ pytest_plugins = ["tests.support.starts", "tests.support.tiers", "tests.support.
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "support/spark_conf")
 
 gc.disable()  # collections among what collecting tests imports find next to nothing, and take a tenth of the time
+
+_paho_runs = paho.Client._thread_main
+
+
+def _run_and_close(client: paho.Client) -> None:
+    """paho leaves a pair of sockets to its finalizer, behind which Python may come first: it then warns, in some later
+    test."""
+    try:
+        _paho_runs(client)
+    finally:
+        client._reset_sockets(sockpair_only=True)
+
+
+paho.Client._thread_main = _run_and_close  # type: ignore[assignment]
 
 SCRATCH = [Path(gettempdir())]
 

@@ -8,9 +8,10 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, Self
 
 import psutil
 
@@ -21,15 +22,17 @@ from broker.core.errors import Unavailable
 from broker.storage.rocksdb.database import Database
 from broker.storage.rocksdb.options import USUAL_MEMORY
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
-from tests.cluster.kills import CellWorld, rows
+from tests.cluster.kills import CONFIG, CellWorld, define, rows
 from tests.end_to_end.kills import DEADLINE_S
-from tests.end_to_end.memories import Lasting
+from tests.end_to_end.memories import Lasting, Sent
 from tests.support import connections
-from tests.support.machines import Cluster, Machine
+from tests.support.machines import Cluster, Machine, machines
 from tests.support.nats import NatsServer
-from tests.support.node import eventually
+from tests.support.network import Network
+from tests.support.node import Node, eventually
 from tests.support.waiting import within
 
+SEED: Final = int(os.environ.get("SLUICE_KILL_SEED", "20261128"))
 # Faults by how often each happens, once all have happened.
 FAULTS: Final = {
     "cell": 2,
@@ -202,7 +205,10 @@ class MachineWorld(CellWorld):
         self._end(free, self.chance.uniform(*_FULL_S))
 
     def _clock(self, machine: Machine) -> None:
-        """The clock of a machine is wrong by 50 minutes for some seconds."""
+        """The clock of a machine is wrong by 50 minutes for some seconds: a will with a delay may be late by that."""
+        name = f"w{self.figures.rounds - 1}"
+        if self.place.cell_of(name) in machine.cells:
+            self.wills_told.discard(Sent(name, f"w/{name}", 2, 0).payload)
         machine.move_clock(self.chance.choice((-1, 1)) * _CLOCK_BY_S)
         self._end(lambda: machine.move_clock(0), self.chance.uniform(*_CLOCK_S))
 
@@ -338,3 +344,90 @@ class MachineWorld(CellWorld):
         for machine in self._machines:
             found.update(rows(machine.data_dir, len(machine.cells)))
         return found
+
+
+class Targets(Protocol):
+    """What the rule feeds besides its stream."""
+
+    def __init__(self, directory: Path, network: Network) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @staticmethod
+    def settings(directory: Path) -> str:
+        """Settings of the machines."""
+
+    def define(self, node: Node) -> None:
+        """Make the rule, with all that it feeds."""
+
+    def check(self, node: Node, told: Sequence[bytes]) -> None:
+        """Every message that was acknowledged is there once."""
+
+
+def run_rounds(
+    directory: Path,
+    rounds: int,
+    seed: int,
+    *,
+    with_nats: bool = False,
+    targets: type[Targets] | None = None,
+    faults: Collection[str] = (),
+) -> MachineWorld:
+    """Rounds with three machines, and the account of the stream, and of ``targets``."""
+
+    async def play(world: MachineWorld) -> None:
+        await world.begin()
+        try:
+            for number in range(rounds):
+                await world.round(number)
+            if with_nats:
+                await world.followed()
+        finally:
+            await world.close()
+
+    sizes = {"a": 1, "b": 1, "c": 1}
+    settings = CONFIG if targets is None else targets.settings(directory)
+    with (
+        machines(
+            directory,
+            sizes,
+            settings,
+            with_nats=with_nats,
+            with_small_disks=with_nats,
+            with_outside=targets is not None,
+        ) as cluster,
+        ExitStack() as stack,
+    ):
+        fed = None
+        if targets is not None:
+            fed = stack.enter_context(targets(directory, cluster.outside))
+        if with_nats:
+            for machine in cluster.machines.values():
+                machine.have_own_clock()
+        cluster.start()
+        define(cluster["b"]) if fed is None else fed.define(cluster["b"])
+        world = MachineWorld(cluster, seed, faults)
+        try:
+            asyncio.run(play(world))
+        finally:
+            print(
+                f"seed {seed}: {world.figures} {dict(world.faults)}, lost QoS 2: {len(world.lost)}"
+            )
+        if fed is not None:
+            fed.check(cluster["b"], world.told_rows())
+        cluster.stop()
+        for machine in cluster.machines.values():
+            log = machine.log.read_text()
+            assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
+        if with_nats:
+            world.check_copies()
+        found = world.rows()
+        told = world.told_rows()
+        wrong = {payload: found[payload] for payload in told if found[payload] != 1}
+        assert not wrong, (
+            f"{len(wrong)} of {len(told)} messages are not one row: {list(wrong.items())[:5]}"
+        )
+        assert sum(found.values()) == len(told)
+    return world

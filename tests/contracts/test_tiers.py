@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import tiers
 from tests.support.kafka_server import Kafka
 from tests.support.peers import Peer, mosquitto
 from tests.support.starts import markers_of
@@ -148,3 +149,16 @@ def test_a_skipped_test_is_counted_and_fails_ci(
     assert done.returncode == exit_code, done.stdout + done.stderr
     assert "no Chromium" in done.stdout
     assert "1 skipped" in done.stdout
+
+
+def test_files_with_tests_of_a_tier_are_collected_although_a_quick_run_has_none_of_it(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of conformance run over several cells in ``full`` alone."""
+    monkeypatch.setattr(tiers, "_files_with", lambda _tier: frozenset({"ui/test_x.py"}))
+    monkeypatch.setattr(pytestconfig.option, "tier", "full")
+    ignored = [
+        tiers.pytest_ignore_collect(TESTS / name, pytestconfig)
+        for name in ("ui/test_x.py", "conformance/test_wire.py", "ui/test_y.py")
+    ]
+    assert ignored == [None, None, True]

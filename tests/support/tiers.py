@@ -159,7 +159,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or tier in (None, "quick"):
         return None
     files = _files_with(tier)
-    return None if files is None or str(collection_path.relative_to(TESTS)) in files else True
+    is_of_tier = files is None or str(collection_path.relative_to(TESTS)) in files
+    return None if is_of_tier or _has_more_tests(collection_path.parent) else True
+
+
+@cache
+def _has_more_tests(folder: Path) -> bool:
+    """True if tests of a folder may be others in another tier: a quick run does not know these."""
+    conftest = folder / "conftest.py"
+    return conftest.exists() and 'getoption("tier")' in conftest.read_text()
 
 
 def tier_of(item: pytest.Item) -> str:

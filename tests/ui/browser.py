@@ -127,8 +127,11 @@ def sign_in(page: Any, broker: Node) -> None:
 
 
 def tab_to(page: Any, selector: str, most: int = 80) -> None:
-    """Move the focus with the Tab key alone, once there is something to move it to."""
+    """Move the focus with the Tab key alone, once there is something that takes it."""
     page.locator(selector).first.wait_for()
+    page.wait_for_function(
+        "wanted => [...document.querySelectorAll(wanted)].some(one => !one.disabled)", arg=selector
+    )
     for _ in range(most):
         page.keyboard.press("Tab")
         if page.evaluate("wanted => document.activeElement.matches(wanted)", selector):
