@@ -1,4 +1,4 @@
-// The dashboard: routes, and what reloads the page after the server was updated under it.
+// The dashboard: its routes.
 
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, RouterProvider } from "@tanstack/react-router";
@@ -7,16 +7,17 @@ import { createRoot } from "react-dom/client";
 import { linkNow } from "../api/channel";
 import { Refused } from "../api/client";
 import { KINDS, RESOURCES } from "../api/kinds";
+import { whenThere } from "../api/modules";
 import { overviewSearch } from "../parts/ranges";
 import { topicSearch } from "../parts/topic-search";
 import { Shell } from "./shell";
 import "./app.css";
 
 /** Pages are loaded when they are opened first. */
-const NotFound = lazyRouteComponent(() => import("../pages/objects/detail"), "NotFound");
-const ListPage = lazyRouteComponent(() => import("../pages/objects/list"), "ListPage");
-const NewPage = lazyRouteComponent(() => import("../pages/objects/detail"), "NewPage");
-const ObjectPage = lazyRouteComponent(() => import("../pages/objects/detail"), "ObjectPage");
+const NotFound = lazyRouteComponent(() => whenThere(() => import("../pages/objects/detail")), "NotFound");
+const ListPage = lazyRouteComponent(() => whenThere(() => import("../pages/objects/list")), "ListPage");
+const NewPage = lazyRouteComponent(() => whenThere(() => import("../pages/objects/detail")), "NewPage");
+const ObjectPage = lazyRouteComponent(() => whenThere(() => import("../pages/objects/detail")), "ObjectPage");
 
 const root = createRootRoute({
   component: Shell,
@@ -26,24 +27,24 @@ const root = createRootRoute({
 const start = createRoute({
   getParentRoute: () => root,
   path: "/",
-  component: lazyRouteComponent(() => import("../pages/start/start"), "Start"),
+  component: lazyRouteComponent(() => whenThere(() => import("../pages/start/start")), "Start"),
 });
 const overview = createRoute({
   getParentRoute: () => root,
   path: "/overview",
-  component: lazyRouteComponent(() => import("../pages/overview/overview"), "Overview"),
+  component: lazyRouteComponent(() => whenThere(() => import("../pages/overview/overview")), "Overview"),
   validateSearch: overviewSearch,
 });
 const topics = createRoute({
   getParentRoute: () => root,
   path: "/topics",
-  component: lazyRouteComponent(() => import("../pages/topics/topics"), "Topics"),
+  component: lazyRouteComponent(() => whenThere(() => import("../pages/topics/topics")), "Topics"),
   validateSearch: topicSearch,
 });
 const mqtt = createRoute({
   getParentRoute: () => root,
   path: "/mqtt-client",
-  component: lazyRouteComponent(() => import("../pages/mqtt/mqtt"), "MqttPage"),
+  component: lazyRouteComponent(() => whenThere(() => import("../pages/mqtt/mqtt")), "MqttPage"),
 });
 const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
 const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
@@ -77,13 +78,6 @@ const queries = new QueryClient({
       refetchOnWindowFocus: "always",
     },
   },
-});
-
-window.addEventListener("vite:preloadError", () => {
-  const at = Number(sessionStorage.getItem("sluice.reloaded") ?? 0);
-  if (Date.now() - at < 10_000) return;
-  sessionStorage.setItem("sluice.reloaded", String(Date.now()));
-  location.reload();
 });
 
 const place = document.getElementById("root");

@@ -2,9 +2,10 @@
 
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
-import { lazy, type ReactNode, Suspense, useContext, useEffect, useRef, useState } from "react";
+import { type ReactNode, Suspense, useContext, useEffect, useRef, useState } from "react";
 import { MENU } from "../api/kinds";
 import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "../api/live";
+import { lazyPart } from "../api/modules";
 import { useMay, useMe } from "../api/rights";
 import { State, Why } from "../parts/card";
 import { explain, useExplained } from "../parts/explaining";
@@ -16,10 +17,10 @@ import { PAGES } from "./pages";
 import { SignIn } from "./sign-in";
 
 /** What opens over the page is loaded when it is opened first. */
-const Search = lazy(() => import("./search"));
-const ExplainDialog = lazy(() => import("../parts/explain"));
-const Help = lazy(async () => ({ default: (await import("./dialogs")).Help }));
-const SettingsDialog = lazy(async () => ({ default: (await import("./dialogs")).SettingsDialog }));
+const Search = lazyPart(() => import("./search"));
+const ExplainDialog = lazyPart(() => import("../parts/explain"));
+const Help = lazyPart(async () => ({ default: (await import("./dialogs")).Help }));
+const SettingsDialog = lazyPart(async () => ({ default: (await import("./dialogs")).SettingsDialog }));
 
 export function Shell() {
   const [paused, setPaused] = useState(false);

@@ -1,8 +1,9 @@
 // The pages of all kinds. Each is loaded when it is opened first; a kind without one has the page of its declaration.
 
 import { useQuery } from "@tanstack/react-query";
-import { type ComponentType, lazy } from "react";
+import type { ComponentType } from "react";
 import type { Kind, Resource } from "../api/kinds";
+import { lazyPart, whenThere } from "../api/modules";
 import type { ItemPageProps } from "../parts/item-page";
 import type { KindPage } from "../parts/kind-page";
 
@@ -32,7 +33,7 @@ export function useKindPage(kind: Kind): AnyPage | undefined {
   const load = MODULES[kind.path];
   const { data, error } = useQuery({
     queryKey: ["module", kind.path],
-    queryFn: async () => (load ? (await load()).page : await declared(kind.path)),
+    queryFn: () => whenThere(async () => (load ? (await load()).page : await declared(kind.path))),
     staleTime: Infinity,
   });
   if (error) throw error;
@@ -49,10 +50,10 @@ interface ItemPage {
 /** Pages of items of live lists that show more than their members, by the path of the list. */
 export const ITEM_PAGES: Record<string, ItemPage> = {
   clients: {
-    show: lazy(() => import("./clients/client")),
-    verbs: lazy(async () => ({ default: (await import("./clients/client")).ClientVerbs })),
-    gone: lazy(async () => ({ default: (await import("./clients/client")).ClientGone })),
+    show: lazyPart(() => import("./clients/client")),
+    verbs: lazyPart(async () => ({ default: (await import("./clients/client")).ClientVerbs })),
+    gone: lazyPart(async () => ({ default: (await import("./clients/client")).ClientGone })),
   },
-  captures: { show: lazy(() => import("./captures/capture")) },
-  jobs: { show: lazy(() => import("./jobs/job")) },
+  captures: { show: lazyPart(() => import("./captures/capture")) },
+  jobs: { show: lazyPart(() => import("./jobs/job")) },
 };

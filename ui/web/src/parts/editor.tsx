@@ -1,10 +1,11 @@
 // The editor of SQL, schemas and settings. CodeMirror, which it is made of, is loaded when the first one is shown.
 
-import { lazy, Suspense } from "react";
+import { Suspense } from "react";
+import { lazyPart } from "../api/modules";
 import type { DifferenceProps, EditorProps, Finding } from "./codemirror";
 
-const CodeMirror = lazy(() => import("./codemirror"));
-const Merge = lazy(() => import("./codemirror").then(({ Merge }) => ({ default: Merge })));
+const CodeMirror = lazyPart(() => import("./codemirror"));
+const Merge = lazyPart(() => import("./codemirror").then(({ Merge }) => ({ default: Merge })));
 
 export const Editor = (props: EditorProps) => (
   <Suspense fallback={<pre className="source">{props.value}</pre>}>

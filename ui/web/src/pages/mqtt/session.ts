@@ -3,6 +3,7 @@
 
 import type { IClientOptions, MqttClient, Packet } from "mqtt";
 import { useSyncExternalStore } from "react";
+import { whenThere } from "../../api/modules";
 
 /** What a message has beside its topic and payload, as forms hold it. */
 export interface Delivery {
@@ -269,7 +270,7 @@ export async function open(given: Connecting): Promise<void> {
   };
   answers.clear();
   change({ state: "connecting", says: "", subscriptions: [], clientid: given.clientid, username: given.username });
-  const { default: mqtt } = await import("mqtt");
+  const { default: mqtt } = await whenThere(() => import("mqtt"));
   let why = "";
   const own = mqtt.connect(address(given.listener), {
     ...options,

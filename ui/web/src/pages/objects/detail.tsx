@@ -1,9 +1,10 @@
 // One object of any kind: its state and the reason, what its kind shows of it, its definition, and ways to copy it.
 
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
-import { lazy, Suspense } from "react";
+import { Suspense } from "react";
 import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useObject } from "../../api/live";
+import { lazyPart } from "../../api/modules";
 import { useMay } from "../../api/rights";
 import { Card, Empty, Loading, State, causeOf, stateOf } from "../../parts/card";
 import { word } from "../../parts/copy";
@@ -26,7 +27,7 @@ const DEFINITION: Tab<Members> = {
   ),
 };
 
-const ResourceItem = lazy(() => import("./resource"));
+const ResourceItem = lazyPart(() => import("./resource"));
 
 /** The page of an item of a list; without a path that of the address. */
 export function ObjectPage({ path: known }: { path?: string }) {

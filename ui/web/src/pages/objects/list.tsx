@@ -2,9 +2,10 @@
 
 import { Link, useParams } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { lazy, Suspense, useEffect, useRef, useState } from "react";
+import { Suspense, useEffect, useRef, useState } from "react";
 import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useList } from "../../api/live";
+import { lazyPart } from "../../api/modules";
 import { useMay } from "../../api/rights";
 import { causeOf, Empty, Loading, ObjectLink, State, stateOf, Why } from "../../parts/card";
 import { CopyAs } from "../../parts/copy-as";
@@ -23,7 +24,7 @@ const STEP = 50; // windows of the list begin at multiples
 const SETTLE_MS = 50;
 const ROW_PX = 36;
 
-const ResourceList = lazy(() => import("./resource-list"));
+const ResourceList = lazyPart(() => import("./resource-list"));
 
 /** The page of a list; without a path that of the address. */
 export function ListPage({ path: known }: { path?: string }) {
