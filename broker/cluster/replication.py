@@ -232,6 +232,8 @@ class Replication:
                 await self._look_once(writer, alarms)
             except SluiceError as error:
                 _log.info("cell.log_not_trimmed", reason=str(error))
+            except Exception:  # noqa: BLE001  a bug: the log is to stay short all the same
+                _log.exception("cell.log_look_failed")
             await asyncio.sleep(_LOOK_S)
 
     async def _look_once(self, writer: Writer, alarms: Alarms) -> None:
