@@ -334,7 +334,8 @@ class Node:
         self.store: Store = (
             RocksStore(self.own_dir, storing.durability, memory) if store is None else store
         )
-        self.writer = Writer(self.store, loop, storing, metrics)
+        pace_s = 0.0 if store is None else float(os.environ.get("PACE", "0.005"))
+        self.writer = Writer(self.store, loop, storing, metrics, pace_s)
         values = StoredValues(self.writer)
         self.alarms.load(values, loop.call_later)
         self.overload = Overload(

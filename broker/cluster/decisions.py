@@ -38,7 +38,9 @@ def reached_at(views: Views, cell: int) -> str:
     reached here until its process has ended, whatever others want: the sockets of theirs would take the place of its
     own."""
     here = views.states.get(views.own)
-    return "" if here is not None and cell in here.runs else runner_of(views, cell)
+    if here is not None and cell in here.runs:
+        return ""
+    return next((name for name, state in views.states.items() if _has(state, cell)), "")
 
 
 def turn_of(views: Views, cell: int) -> int | None:
@@ -55,9 +57,16 @@ def turn_of(views: Views, cell: int) -> int | None:
 
 
 def yields(views: Views, cell: int) -> bool:
-    """True if another machine runs a cell, or wants to, that goes first where two do at once."""
-    rivals = [name for name, state in views.states.items() if cell in state.runs]
-    return min(rivals, default=views.own) < views.own
+    """True if another machine runs a cell after all, or wants it, too, and goes first."""
+    others = {name: state for name, state in views.states.items() if name != views.own}
+    rivals = [name for name, state in others.items() if cell in state.runs]
+    runs = any(_has(state, cell) for state in others.values())
+    return runs or min([views.own, *rivals]) != views.own
+
+
+def _has(state: State, cell: int) -> bool:
+    """True if a machine runs a cell, and does not only want to."""
+    return cell in state.runs and cell not in state.wants
 
 
 def leaves_for(views: Views, cell: int) -> str:

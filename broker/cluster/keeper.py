@@ -468,6 +468,7 @@ class Keeper:
         return State(
             self._life, self._number, runs, following, ends, behind, self._is_leaving,
             self._cluster.digest, self._is_drained, self._version, time.time_ns(),
+            sorted(self._wanted),
         )  # fmt: skip
 
     def _end_of(self, cell: int) -> int:

@@ -39,6 +39,8 @@ class State(msgspec.Struct, frozen=True):
     version: str = ""
     clock_ns: int = 0
     """Its clock when it wrote this, in nanoseconds since 1970."""
+    wants: list[int] = []
+    """Those of ``runs`` that it is about to take, unless another machine goes first."""
 
 
 class Orders(msgspec.Struct, frozen=True):

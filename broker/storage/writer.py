@@ -141,8 +141,14 @@ class Writer:
         loop: asyncio.AbstractEventLoop,
         settings: StoreSettings | None = None,
         metrics: Metrics | None = None,
+        pace_s: float = 0.0,
     ) -> None:
+        """``pace_s``: seconds at least from the begin of a commit to that of the next one, where a commit costs others
+        more than its records do."""
         self.store = store
+        self._pace_s = pace_s
+        self._next_s = 0.0
+        """When the next commit may begin."""
         self.appended = 0
         self.failure: Exception | None = None
         """Reason why the latest group failed, None once a group was written again."""
@@ -304,11 +310,21 @@ class Writer:
         self._is_scheduled = True
         self._seen, self._began_s = self.appended, self._loop.time()
         if self._flying is None:
+            self._seal_in_turn()
+
+    def _seal_in_turn(self) -> None:
+        """Seal the group on the loop's next turn, or when the next commit may begin."""
+        left_s = self._next_s - self._loop.time()
+        if left_s > 0:
+            self._loop.call_later(left_s, self._seal)
+        else:
             self._loop.call_soon(self._seal)
 
     def _seal_when_gathered(self) -> None:
         """Seal the group that gathered while another one was written, or later while each turn brings many."""
-        if self.appended - self._seen < _BUSY or self._loop.time() - self._began_s >= _GATHER_S:
+        if self._next_s > self._loop.time():
+            self._seal_in_turn()
+        elif self.appended - self._seen < _BUSY or self._loop.time() - self._began_s >= _GATHER_S:
             self._seal()
         else:
             self._seen = self.appended
@@ -322,6 +338,8 @@ class Writer:
         self._open = _Group()
         self._is_scheduled = False
         self._flying = group
+        if self._pace_s:
+            self._next_s = self._loop.time() + self._pace_s
         self._work.put(lambda: self._commit(group))
 
     def _finish(self, group: _Group, result: _Result) -> None:

@@ -28,6 +28,7 @@ from broker.core.cells import Machine
 
 MACHINES = ("a", "b", "c", "d")
 CELL = 1
+WANTING = State("x", 1, [CELL], {}, {}, wants=[CELL])
 ROOT = Path(__file__).parents[2]
 HOME = "b"
 STATES = st.dictionaries(
@@ -82,11 +83,15 @@ def test_a_cell_that_runs_is_known_by_its_machine() -> None:
 
 def test_a_cell_that_runs_here_is_reached_here_until_it_has_ended() -> None:
     """A machine that wants it, and then yields, leaves its sockets alone."""
-    wanting = State("x", 1, [CELL], {}, {})
+    running = State("x", 1, [CELL], {}, {})
     for names in ("ab", "ba"):
-        both = dict.fromkeys(names, wanting)
-        assert {reached_at(views(own, both), CELL) for own in names} == {""}
-    assert reached_at(views("c", {"a": wanting, "c": State("x", 1, [], {}, {})}), CELL) == "a"
+        for other in (running, WANTING):
+            both = {names[0]: running, names[1]: other}
+            assert {reached_at(views(own, both), CELL) for own in names} == {""}
+    at_c = State("x", 1, [], {}, {})
+    assert reached_at(views("c", {"a": running, "c": at_c}), CELL) == "a"
+    assert reached_at(views("c", {"a": WANTING, "b": running, "c": at_c}), CELL) == "b"
+    assert reached_at(views("c", {"a": WANTING, "c": at_c}), CELL) == ""
 
 
 @pytest.fixture
@@ -130,10 +135,17 @@ def test_a_keeper_that_fails_ends() -> None:
 
 
 def test_of_two_that_want_a_cell_at_once_one_takes_it() -> None:
-    wanting = State("x", 1, [CELL], {}, {})
-    states = dict.fromkeys(("a", "c", "d"), wanting)
+    states = dict.fromkeys(("a", "c", "d"), WANTING)
     assert [name for name in states if not yields(views(name, states), CELL)] == ["a"]
-    assert not yields(views("c", {"c": wanting, "a": State("x", 1, [], {}, {})}), CELL)
+    assert not yields(views("c", {"c": WANTING, "a": State("x", 1, [], {}, {})}), CELL)
+
+
+def test_a_machine_that_runs_a_cell_after_all_keeps_it() -> None:
+    """It was silent for a while, and others wanted its cell."""
+    running = State("x", 1, [CELL], {}, {})
+    for other in ("a", "c"):
+        assert yields(views(other, {"b": running, other: WANTING}), CELL)
+    assert not yields(views("b", {"b": WANTING, "c": WANTING}), CELL)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000), st.booleans(), st.booleans())
