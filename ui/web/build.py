@@ -119,18 +119,17 @@ def check() -> None:
     if CHECKED.is_file() and CHECKED.read_text() == checked:
         return
     install(WEB)
-    _node(
-        WEB,
-        "node_modules/openapi-typescript/bin/cli.js",
-        str(DOCUMENT),
-        "-o",
-        _TYPES,
-        "--default-non-nullable=false",
-    )
+    make_types(WEB)
     _node(WEB, "node_modules/typescript/bin/tsc", "--noEmit")
     check_imports(WEB)
     check_format(WEB)
     CHECKED.write_text(checked)
+
+
+def make_types(place: Path) -> None:
+    """Generate the types of the API from its description."""
+    generator = "node_modules/openapi-typescript/bin/cli.js"
+    _node(place, generator, str(DOCUMENT), "-o", _TYPES, "--default-non-nullable=false")
 
 
 def check_imports(place: Path) -> None:
