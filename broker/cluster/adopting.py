@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.cluster.directories import (
+    COPIES,
     cell_directory,
     copied,
     copy_directory,
@@ -26,7 +27,7 @@ from broker.storage.rocksdb.store import DATABASE_FOLDER
 _MEMORY: Final = Memory(write_buffer=4 * 1024 * 1024, block_cache=4 * 1024 * 1024)
 
 
-def is_adopted(data_dir: Path, cluster: ClusterSettings) -> bool:
+def adopts(data_dir: Path, cluster: ClusterSettings) -> bool:
     """Return whether the cluster is to begin with the data of a directory.
 
     Raises:
@@ -49,17 +50,27 @@ def adopt(data_dir: Path, cluster: ClusterSettings, resize: Callable[[int], obje
     """
     cells = sum(machine.size for machine in cluster.layout)
     own = cluster.layout[cluster.place].size
-    if not copied(data_dir):  # else all are marked
+    places = {
+        cell: (cell_directory(data_dir, cell), copy_directory(data_dir, cell))
+        for cell in range(own, cells)
+    }
+    # moving them is the last step: all are marked by then
+    is_moving = kept_count(data_dir) == cells and any(
+        copy.exists() and not store.exists() for store, copy in places.values()
+    )
+    if not is_moving:
+        if copied(data_dir):
+            text = f"{data_dir / COPIES}: expected no copies in the data of a broker, got some. Try: remove it"
+            raise ConfigError([text])
         resize(cells)
     with no_supervisor(data_dir):
-        if not copied(data_dir):
+        if not is_moving:
             for cell in range(cells):
                 _mark(cell_directory(data_dir, cell))
-        for cell in range(own, cells):
-            place = copy_directory(data_dir, cell)
-            if not place.exists():
-                place.parent.mkdir(exist_ok=True, mode=0o700)
-                cell_directory(data_dir, cell).rename(place)
+        for store, copy in places.values():
+            if not copy.exists():
+                copy.parent.mkdir(exist_ok=True, mode=0o700)
+                store.rename(copy)
         keep_count(data_dir, own)
 
 

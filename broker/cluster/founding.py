@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import ValidationError
 
-from broker.cluster.adopting import adopt, is_adopted
+from broker.cluster.adopting import adopt, adopts
 from broker.cluster.directories import check_machine, keep_machine
 from broker.cluster.settings import ClusterSettings
 from broker.config.problems import sentence
@@ -128,7 +128,7 @@ def join(
         )
         raise ConfigError([text]) from error
     settings = _settings(machine.cluster, machine.machine, data_dir)
-    is_adopting = is_adopted(data_dir, settings)
+    is_adopting = adopts(data_dir, settings)
     if not is_adopting:
         check_machine(data_dir, settings.digest, settings.machine)
     try:

@@ -314,7 +314,7 @@ class Writer:
 
     def _seal_in_turn(self) -> None:
         """Seal the group on the loop's next turn, or when the next commit may begin."""
-        left_s = self._next_s - self._loop.time()
+        left_s = self._next_s - self._loop.time() if self._next_s else 0.0
         if left_s > 0:
             self._loop.call_later(left_s, self._seal)
         else:
@@ -322,7 +322,7 @@ class Writer:
 
     def _seal_when_gathered(self) -> None:
         """Seal the group that gathered while another one was written, or later while each turn brings many."""
-        if self._next_s > self._loop.time():
+        if self._next_s and self._next_s > self._loop.time():
             self._seal_in_turn()
         elif self.appended - self._seen < _BUSY or self._loop.time() - self._began_s >= _GATHER_S:
             self._seal()

@@ -456,6 +456,15 @@ def define(node: Node, actions: Sequence[str] = ()) -> None:
     })  # fmt: skip
 
 
+def check_rows(found: Counter[bytes], told: Sequence[bytes]) -> None:
+    """Each message that is to be a row is one, and there are no others."""
+    wrong = {payload: found[payload] for payload in told if found[payload] != 1}
+    assert not wrong, (
+        f"{len(wrong)} of {len(told)} messages are not one row: {list(wrong.items())[:5]}"
+    )
+    assert sum(found.values()) == len(told)
+
+
 def rows(data_dir: Path, cells: int) -> Counter[bytes]:
     """How often each payload is in the stream, over all cells, which do not run."""
     found: Counter[bytes] = Counter()

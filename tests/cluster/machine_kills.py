@@ -8,10 +8,10 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -22,15 +22,17 @@ from broker.core.errors import Unavailable
 from broker.storage.rocksdb.database import Database
 from broker.storage.rocksdb.options import USUAL_MEMORY
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
-from tests.cluster.kills import CONFIG, CellWorld, define, rows
+from tests.cluster.kills import CONFIG, CellWorld, check_rows, define, rows
 from tests.end_to_end.kills import DEADLINE_S
 from tests.end_to_end.memories import Lasting, Sent
 from tests.support import connections
 from tests.support.machines import Cluster, Machine, machines
 from tests.support.nats import NatsServer
-from tests.support.network import Network
-from tests.support.node import Node, eventually
+from tests.support.node import eventually
 from tests.support.waiting import within
+
+if TYPE_CHECKING:
+    from tests.cluster.targets import Targets
 
 SEED: Final = int(os.environ.get("SLUICE_KILL_SEED", "20261128"))
 # Faults by how often each happens, once all have happened.
@@ -346,26 +348,6 @@ class MachineWorld(CellWorld):
         return found
 
 
-class Targets(Protocol):
-    """What the rule feeds besides its stream."""
-
-    def __init__(self, directory: Path, network: Network) -> None: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    @staticmethod
-    def settings(directory: Path) -> str:
-        """Settings of the machines."""
-
-    def define(self, node: Node) -> None:
-        """Make the rule, with all that it feeds."""
-
-    def check(self, node: Node, told: Sequence[bytes]) -> None:
-        """Every message that was acknowledged is there once."""
-
-
 def run_rounds(
     directory: Path,
     rounds: int,
@@ -423,11 +405,5 @@ def run_rounds(
             assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
         if with_nats:
             world.check_copies()
-        found = world.rows()
-        told = world.told_rows()
-        wrong = {payload: found[payload] for payload in told if found[payload] != 1}
-        assert not wrong, (
-            f"{len(wrong)} of {len(told)} messages are not one row: {list(wrong.items())[:5]}"
-        )
-        assert sum(found.values()) == len(told)
+        check_rows(world.rows(), world.told_rows())
     return world

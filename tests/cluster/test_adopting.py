@@ -185,6 +185,15 @@ def test_joining_that_was_cut_off_is_continued(
         assert [record.payload for _, record in store.read(LogShard(7), 0, 9)] == [b"x"]
 
 
+def test_copies_of_before_are_not_taken_for_the_data(tmp_path: Path) -> None:
+    RocksStore(tmp_path).close()
+    copy_directory(tmp_path, 2).mkdir(parents=True)
+    resized: list[int] = []
+    with pytest.raises(ConfigError, match="expected no copies in the data of a broker"):
+        adopt(tmp_path, _settings(), resized.append)
+    assert resized == []
+
+
 def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
     three = [f"--machine={name}=127.0.0.{at}" for at, name in enumerate("abc", 1)]
     init = partial(sluice, "init", "plant", *three, "--directory", tmp_path)

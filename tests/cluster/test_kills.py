@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.kills import CELLS, CONFIG, FAULTS, CellWorld, define, rows
+from tests.cluster.kills import CELLS, CONFIG, FAULTS, CellWorld, check_rows, define, rows
 from tests.support.node import Node
 
 ROUNDS = int(os.environ.get("SLUICE_KILL_ROUNDS", len(FAULTS)))
@@ -41,13 +41,7 @@ def _run(data_dir: Path, rounds: int, seed: int) -> CellWorld:
         node.kill_cells()
     log = node.log.read_text()
     assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
-    found = rows(data_dir, CELLS)
-    told = world.told_rows()
-    wrong = {payload: found[payload] for payload in told if found[payload] != 1}
-    assert not wrong, (
-        f"{len(wrong)} of {len(told)} messages are not one row: {list(wrong.items())[:5]}"
-    )
-    assert sum(found.values()) == len(told)
+    check_rows(rows(data_dir, CELLS), world.told_rows())
     return world
 
 

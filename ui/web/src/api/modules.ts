@@ -8,8 +8,9 @@ const NOTICED_MS = 1000; // until a connection that has ended is seen as lost
 const AGAIN_MS = 10_000;
 
 /** What ``load`` imports, once the broker is there. Where it still does not come, the server was updated under the page,
- * or the browser remembers that it did not: the page is loaded again. */
+ * or the browser remembers that it did not: the page is loaded again, unless another one is open by then. */
 export async function whenThere<T>(load: () => Promise<T>): Promise<T> {
+  const asked = location.pathname;
   try {
     return await load();
   } catch {
@@ -19,7 +20,7 @@ export async function whenThere<T>(load: () => Promise<T>): Promise<T> {
       return await load();
     } catch (error) {
       const at = Number(sessionStorage.getItem("sluice.reloaded") ?? 0);
-      if (Date.now() - at < AGAIN_MS) throw error;
+      if (location.pathname !== asked || Date.now() - at < AGAIN_MS) throw error;
       sessionStorage.setItem("sluice.reloaded", String(Date.now()));
       location.reload();
       return new Promise<never>(() => {});
@@ -34,7 +35,7 @@ export const lazyPart = <T extends ComponentType<any>>(load: () => Promise<{ def
 const live = () =>
   new Promise<void>((done) => {
     const look = () => {
-      if (linkNow().state === "lost") return;
+      if (["lost", "connecting"].includes(linkNow().state)) return;
       stop();
       done();
     };

@@ -14,10 +14,12 @@ import { Shell } from "./shell";
 import "./app.css";
 
 /** Pages are loaded when they are opened first. */
-const NotFound = lazyRouteComponent(() => whenThere(() => import("../pages/objects/detail")), "NotFound");
-const ListPage = lazyRouteComponent(() => whenThere(() => import("../pages/objects/list")), "ListPage");
-const NewPage = lazyRouteComponent(() => whenThere(() => import("../pages/objects/detail")), "NewPage");
-const ObjectPage = lazyRouteComponent(() => whenThere(() => import("../pages/objects/detail")), "ObjectPage");
+const page = <M extends Record<string, unknown>, N extends keyof M>(load: () => Promise<M>, name: N) =>
+  lazyRouteComponent(() => whenThere(load), name);
+const NotFound = page(() => import("../pages/objects/detail"), "NotFound");
+const ListPage = page(() => import("../pages/objects/list"), "ListPage");
+const NewPage = page(() => import("../pages/objects/detail"), "NewPage");
+const ObjectPage = page(() => import("../pages/objects/detail"), "ObjectPage");
 
 const root = createRootRoute({
   component: Shell,
@@ -27,24 +29,24 @@ const root = createRootRoute({
 const start = createRoute({
   getParentRoute: () => root,
   path: "/",
-  component: lazyRouteComponent(() => whenThere(() => import("../pages/start/start")), "Start"),
+  component: page(() => import("../pages/start/start"), "Start"),
 });
 const overview = createRoute({
   getParentRoute: () => root,
   path: "/overview",
-  component: lazyRouteComponent(() => whenThere(() => import("../pages/overview/overview")), "Overview"),
+  component: page(() => import("../pages/overview/overview"), "Overview"),
   validateSearch: overviewSearch,
 });
 const topics = createRoute({
   getParentRoute: () => root,
   path: "/topics",
-  component: lazyRouteComponent(() => whenThere(() => import("../pages/topics/topics")), "Topics"),
+  component: page(() => import("../pages/topics/topics"), "Topics"),
   validateSearch: topicSearch,
 });
 const mqtt = createRoute({
   getParentRoute: () => root,
   path: "/mqtt-client",
-  component: lazyRouteComponent(() => whenThere(() => import("../pages/mqtt/mqtt")), "MqttPage"),
+  component: page(() => import("../pages/mqtt/mqtt"), "MqttPage"),
 });
 const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
 const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
