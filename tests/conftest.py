@@ -12,8 +12,8 @@ import paho.mqtt.client as paho
 import pytest
 
 from broker.config.allowed import AllowedSettings, confine
+from tests.support import node
 from tests.support.examples import load_profile
-from tests.support.node import in_this_process
 
 pytest_plugins = ["tests.support.starts", "tests.support.tiers", "tests.support.durations"]
 
@@ -41,7 +41,7 @@ SCRATCH = [Path(gettempdir())]
 @pytest.fixture(autouse=True)
 def below_the_temporary_directory() -> None:
     """Objects of a test read and write there, unless a broker runs in this process, which has bounds of its own."""
-    if in_this_process:
+    if node.in_this_process:
         return
     confine(AllowedSettings(secret_directories=SCRATCH, directories=SCRATCH), None)
 
@@ -59,8 +59,9 @@ def _descriptors() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose how many examples property tests try."""
+    """Choose how many examples property tests try, and how brokers are started."""
     load_profile(heavy=config.getoption("tier") == "heavy")
+    node.are_forks = config.getoption("tier") == "full"
 
 
 def pytest_collection_finish() -> None:

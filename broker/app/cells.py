@@ -215,7 +215,7 @@ def main() -> int:
         return _copy(options)
     if told["cell"] == MOVE:
         return _move(options, told["count"])
-    _import_all()
+    import_all()
     cell = fork_cells()
     if cell is None:
         return 0
@@ -226,7 +226,7 @@ def main() -> int:
     return _be_cell(options, place)
 
 
-def _import_all() -> None:
+def import_all() -> None:
     """Import what cells need, so that they share it and are there at once."""
     import broker.app.lifecycle  # noqa: F401  the largest part of it
     from broker.app import features

@@ -82,8 +82,10 @@ class Channel(asyncio.Protocol):
                 if self._transport is None or self._transport.is_closing():
                     return
         except FrameError as error:
-            name = "not known" if self._link is None else str(self._link.number)
-            _log.error("link.bad_frame peer=%s reason=%s", name, error)
+            if self._link is None:
+                _log.error("link.bad_frame peer=not known reason=%s", error)
+            else:
+                self._link.refuse(str(error))
             self._common.bad_frames.value += 1
             self.abort()
 
@@ -96,6 +98,13 @@ class Channel(asyncio.Protocol):
             raise FrameError(f"expected HELLO, got {frame.type.name}")
         hello = decoded(Hello, frame)
         link = self._common.link_of(hello)
+        try:
+            link.check_protocol(hello)
+        except FrameError:
+            if self._link is None:
+                self._link = link
+                self._write(encoded(link.hello()))  # so that the other cell can say it too
+            raise
         if self._link is None:
             link.hang_up()
             self._link = link

@@ -12,7 +12,7 @@ from logging import getLogger
 from typing import Final, Protocol
 from uuid import uuid4
 
-from broker.cluster.frames import PROTOCOL, Frame, FrameError, FrameType, Hello
+from broker.cluster.frames import OLDEST, PROTOCOL, Frame, FrameError, FrameType, Hello
 from broker.cluster.inbox import OwnRoutes
 from broker.cluster.log_sender import LogSender
 from broker.cluster.peer import Peer
@@ -67,6 +67,10 @@ class Link:
             FrameType.PING: _ignore,
         }
         """What takes each type of frames."""
+        self.protocol = PROTOCOL
+        """The protocol that both cells speak, from its HELLO on."""
+        self.refused = ""
+        """Why the last connection ended, if that was for bytes that are no frames."""
         self.send: Final = peer.send
         self.count_dropped: Final = peer.count_dropped
         self.send_in_order: Final = sender.send_in_order
@@ -103,6 +107,29 @@ class Link:
         """The session log on its way to the other cell."""
         return self._sender.log
 
+    def check_protocol(self, hello: Hello) -> None:
+        """Check that the cells have a protocol in common.
+
+        Raises:
+            FrameError: they have none.
+        """
+        if hello.protocol < OLDEST:
+            raise FrameError(
+                f"HELLO frame: expected protocol {OLDEST} or newer, got {hello.protocol}: the release of cell"
+                f" {hello.cell} is too old for this one; upgrade its machine"
+            )
+        if hello.oldest > PROTOCOL:
+            raise FrameError(
+                f"HELLO frame: expected protocol {PROTOCOL} or older, got {hello.oldest}: this release is too old for"
+                f" that of cell {hello.cell}; upgrade this machine"
+            )
+
+    def refuse(self, reason: str) -> None:
+        """A connection ended with bytes that are no frames; the log says so once for each reason."""
+        if reason != self.refused:
+            self.refused = reason
+            _log.error("link.bad_frame peer=%d reason=%s", self.number, reason)
+
     def begin(self, write: Callable[[bytes], None], end: Callable[[], None], hello: Hello) -> None:
         """The other cell said HELLO over a connection that these functions write to and end: send what it lacks.
 
@@ -117,6 +144,7 @@ class Link:
                 f"HELLO frame: expected an offset up to {self.hub.session_log.log_next}, got {hello.kept}: the store"
                 " of this cell lost its newest records"
             )
+        self.protocol = min(PROTOCOL, hello.protocol)
         again = self._sender.resume(hello, common.incarnation)
         self._peer.begin(write, end)
         self.receiver.begin(hello)
@@ -125,8 +153,9 @@ class Link:
         self.tell(common.interest.all(), common.interest.version, is_whole=True)
         for part in self.parts:
             part.begin()
+        self.refused = ""
         common.on_link(self)
-        _log.info("link.up peer=%d", self.number)
+        _log.info("link.up peer=%d protocol=%d", self.number, self.protocol)
 
     def end(self) -> None:
         """The connection is lost."""
@@ -189,7 +218,7 @@ class Link:
         came = self.receiver
         return Hello(
             PROTOCOL, place.number, place.count, common.incarnation, common.positions.identity, came.heard,
-            came.live_count, sorted(came.held), came.log_heard, came.kept, came.came,
+            came.live_count, sorted(came.held), came.log_heard, came.kept, came.came, OLDEST,
         )  # fmt: skip
 
 
@@ -220,10 +249,8 @@ class Common:
         """The link that a HELLO belongs to.
 
         Raises:
-            FrameError: it is of another protocol, or of no other cell.
+            FrameError: it is of no other cell.
         """
-        if hello.protocol < PROTOCOL:
-            raise FrameError(f"HELLO frame: expected protocol {PROTOCOL}, got {hello.protocol}")
         if hello.cells != self.place.count:
             raise FrameError(f"HELLO frame: expected {self.place.count} cells, got {hello.cells}")
         link = self.links.get(hello.cell)

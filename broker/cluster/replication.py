@@ -252,6 +252,7 @@ class Replication:
         )
         if self._cell == 0:
             self._look_at_clocks(alarms, told)
+            _look_at_releases(alarms, told)
         assert self._looks is not None
         state = await asyncio.to_thread(self._looks.state)
         self.log_bytes = state["state"]["bytes"]
@@ -326,6 +327,16 @@ class Replication:
 
         writer.call(trim, tell)
         await done
+
+
+def _look_at_releases(alarms: Alarms, told: Told) -> None:
+    """Compare the releases that machines run."""
+    machines: dict[str, list[str]] = {}
+    for name, state in sorted(told.machines.items()):
+        machines.setdefault(state.version, []).append(name)
+    machines.pop("", None)
+    shown = "; ".join(f"{release} on {', '.join(names)}" for release, names in machines.items())
+    alarms.set("releases_differ", len(machines) > 1, f"machines run several releases: {shown}")
 
 
 def _give_up(reason: str) -> None:

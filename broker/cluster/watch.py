@@ -50,15 +50,16 @@ class CellWatch:
                     seen.incarnation = link.heard
         for link in links:
             speaks = not any(other.is_up and other.number < self._place.number for other in links)
-            self._set(link.number, self._seen[link.number], now_s, speaks=speaks)
+            self._set(link, self._seen[link.number], now_s, speaks=speaks)
 
-    def _set(self, number: int, seen: _Seen, now_s: float, *, speaks: bool) -> None:
+    def _set(self, link: Link, seen: _Seen, now_s: float, *, speaks: bool) -> None:
+        number, why = link.number, f" ({link.refused})" if link.refused else ""
         away_s = now_s - seen.up_s
         starts = seen.starts
         self._alarms.set(
             f"cell_away:{number}",
             speaks and away_s > AWAY_S,
-            f"cell {number} has not answered for more than {AWAY_S:g} s; its clients are refused with 0x88",
+            f"cell {number} has not answered for more than {AWAY_S:g} s{why}; its clients are refused with 0x88",
             cell=number,
         )
         self._alarms.set(

@@ -79,6 +79,11 @@ ALARM_TYPES: Final[Mapping[str, AlarmType]] = {
         "those of the machine that runs the cell.",
         "/cluster/machines",
     ),
+    "releases_differ": AlarmType(
+        "warning",
+        "Upgrade the other machines too, one after the other. Until then their links speak the older protocol.",
+        "/cluster/machines",
+    ),
     "cell_log_filling": AlarmType(
         "critical",
         "A machine that keeps a copy does not follow. It is left behind, and copies the store when it is back. Where "

@@ -26,6 +26,7 @@ class Seen:
     number: int
     is_up: bool = True
     heard: str = "1"
+    refused: str = ""
 
 
 def watched(number: int, count: int) -> tuple[Alarms, Any, dict[int, Seen]]:

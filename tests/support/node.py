@@ -23,12 +23,15 @@ import psutil
 from broker.core.errors import Unavailable
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
+from tests.support.zygote import Fork, can_fork
 
 TOKEN = "test-token-0123456789abcdef"
 READY = re.compile(r"mqtt=(?P<mqtt>[^ ]+:\d+) api=(?P<api>[^ ]+:\d+)")
 T = TypeVar("T")
 default_workers = 1
 """Cells of a broker whose test does not say how many; see ``tests/end_to_end/conftest.py``."""
+are_forks = False
+"""Whether brokers are forks of a process that has imported everything: so in ``make test-full``."""
 in_this_process: set[Reachable] = set()
 """Running nodes of ``tests.support.local_node``, whose settings hold for the whole process."""
 
@@ -141,7 +144,9 @@ class Node(Reachable):
         self.workers = default_workers if workers is None else workers
         self.open_files = open_files
         self.prefix = prefix
-        self.process: subprocess.Popen[bytes] | None = None
+        self.root = Path(__file__).parents[2]
+        """The tree whose product it runs."""
+        self.process: subprocess.Popen[bytes] | Fork | None = None
 
     def start(self, timeout_s: float = 120.0) -> Node:
         """Start and wait for the line that says ready."""
@@ -157,21 +162,25 @@ class Node(Reachable):
     def begin(self) -> None:
         """Start, without a look at what it says."""
         environ = os.environ | self.prepare()
-        command = [
-            sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),
+        words = [
+            "serve", "--data-dir", str(self.data_dir),
             "--mqtt", text_of(self.mqtt), "--api", text_of(self.api),
         ]  # fmt: skip
         if self.workers > 1:
-            command += ["--workers", str(self.workers)]
+            words += ["--workers", str(self.workers)]
+        around = list(self.prefix)
         if self.open_files is not None:
-            command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
+            around += ["prlimit", f"--nofile={self.open_files}:{self.open_files}"]
         with self.log.open("ab") as log:
+            if are_forks and not around and can_fork(environ):
+                self.process = Fork(words, environ, log)
+                return
             self.process = subprocess.Popen(
-                [*self.prefix, *command],
+                [*around, sys.executable, "-m", "broker.cli.main", *words],
                 env=environ,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=Path(__file__).parents[2],
+                cwd=self.root,
             )
 
     def first_line(self, timeout_s: float) -> str:

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import psutil
 
+from tests.support.zygote import Fork
+
 _WORK: Final = json.dumps([f"a/b{at}" for at in range(150_000)])
 _WORK_S: Final = 0.028
 """What ``_work_s`` is on the machine that bounds of processor time are written for."""
@@ -69,14 +71,17 @@ def family() -> list[int]:
     return [process.pid for process in (this, *this.children(recursive=True))]
 
 
-def ended(process: subprocess.Popen[Any]) -> float:
+def ended(process: subprocess.Popen[Any] | Fork) -> float:
     """Ask a process to end with SIGTERM, and wait for it; the seconds that it took without what it waited.
 
     It is left to be waited for once more, since what it waited is not known after that.
     """
     watch = Stopwatch(process.pid)
     process.terminate()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    if isinstance(process, Fork):
+        process.wait_first()
+    else:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     return watch.elapsed_s()
 
 
