@@ -129,6 +129,64 @@ def add_to(commands: typer.Typer) -> None:
         text = f"{call.data_dir}: machine {cluster.machine} of the cluster {cluster.name}"
         call.show(answer, f"{text}, which begins with this data" if begins else text)
 
+    @command(commands, "repair", is_local=True, confirms=True)
+    def repair(
+        call: Call,
+        cell: Annotated[
+            int | None, typer.Argument(help="Number of the cell; without one, all are shown.")
+        ] = None,
+        even_so: Annotated[
+            bool,
+            typer.Option("--even-so", help="Give up what only a copy of another machine has."),
+        ] = False,
+    ) -> None:
+        """Make the commit log of a cell again, once NATS has lost what it had confirmed.
+
+        It begins with the store of the cell in this data directory, or with its copy there, of which no broker runs. Do
+        so at the machine whose store has most, which is that of the cell unless it was lost: without CELL, the command
+        shows how far the stores of this machine are, and where their logs end. The other machines bring the store
+        from this one once its broker runs.
+        """
+        from broker.app.build import section_models
+        from broker.cluster.repairing import local_stores
+        from broker.cluster.repairing import repair as repaired
+        from broker.cluster.settings import ClusterSettings
+        from broker.config.root import load_config
+        from broker.core.process import keep_files_private
+
+        keep_files_private()
+        data_dir = call.data_dir.resolve()
+        with no_heading():
+            config = load_config(section_models(), data_dir=data_dir, environ=os.environ)
+            cluster = config.get("cluster", ClusterSettings)
+            if not cluster.has_nats:
+                raise CommandError(
+                    f"{call.data_dir}: expected a machine of a cluster with NATS, got a broker without one"
+                )
+            if cell is None:
+                stores = local_stores(data_dir, cluster)
+                rows = [
+                    {
+                        "cell": store.cell,
+                        "kind": "copy" if store.is_copy else "store",
+                        "position": store.mark.position,
+                        "log_end": store.log_end,
+                        "state": "log behind" if store.is_ahead else "in order",
+                    }
+                    for store in stores
+                ]
+                call.show(
+                    {"stores": rows},
+                    lambda _: print_columns(rows, ("cell", "kind", "position", "log_end", "state")),
+                )
+                return
+            call.confirm(f"Make the log of cell {cell} again from the store of this machine?", ())
+            mark = repaired(data_dir, cluster, cell, even_so=even_so)
+        call.show(
+            {"cell": cell, "position": mark.position},
+            f"cell {cell}: its log begins behind the store of machine {cluster.machine}; start the broker",
+        )
+
     @command(commands, "status")
     def status(call: Call) -> None:
         """Show the machines and cells, and if all is in order.

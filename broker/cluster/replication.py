@@ -30,7 +30,7 @@ from broker.cluster.copying import (
 )
 from broker.cluster.keeping import SHOW, Told, ask
 from broker.cluster.line_server import LineServer
-from broker.cluster.nats.log import NatsLog, StreamSettings
+from broker.cluster.nats.log import LOST_END, NatsLog, StreamSettings
 from broker.cluster.settings import ClusterSettings
 from broker.cluster.supervisor import FENCED
 from broker.config.sections import replace_file
@@ -40,7 +40,7 @@ from broker.core.errors import ConfigError, SluiceError, Unavailable
 from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
-from broker.storage.commit_log import LogLost, Mark
+from broker.storage.commit_log import LogBehind, LogLost, Mark
 from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
 from broker.storage.writer import Writer
@@ -120,7 +120,7 @@ class Replication:
         Raises:
             ConfigError: the store cannot be used, or the log cannot be kept as configured.
             Unavailable: too few servers of NATS answer, or no other machine has a copy that is needed.
-            LogBehind: the log lacks what this store has.
+            LogBehind: the log lacks what this store has, or another machine's copy.
         """
         log = self._log()
         nats = self._cluster.nats
@@ -128,6 +128,7 @@ class Replication:
         if self._cluster.awaits_data and not log.state()["state"]["last_seq"]:
             log.close()
             raise Unavailable(f"machine {self._cluster.data_from!r} has not brought its data yet")
+        self._check_copies(log)
         try:
             self.store = RocksStore(self._directory, durability, memory, log)
         except LogLost as error:
@@ -140,6 +141,20 @@ class Replication:
                 remove_store(self._directory)  # the log may have all of it
             self.store = RocksStore(self._directory, durability, memory, log)
         return self.store
+
+    def _check_copies(self, log: NatsLog) -> None:
+        """Refuse to write a log from which NATS has lost what a copy has, so that the copy is not replaced."""
+        try:
+            machines = ask(self._place.run, self._cluster.machine, SHOW).machines
+        except Unavailable:
+            return  # the keeper is starting
+        copies = {name: state.copies.get(self._cell, 0) for name, state in machines.items()}
+        name = max(copies, key=copies.__getitem__, default="")
+        if name and copies[name] > (end := log.state()["state"]["last_seq"]):
+            raise LogBehind(
+                f"cell {self._cell}: NATS has lost what it had confirmed: its log ends at {end}, and the copy of "
+                f"machine {name} at {copies[name]}; {LOST_END}"
+            )
 
     def _log(self) -> NatsLog:
         who = f"{self._cluster.machine}-{uuid4().hex[:12]}"

@@ -137,8 +137,9 @@ def _end(seen: Restarted) -> None:
         process.kill()
         process.wait(DEADLINE_S)
         seen.node.kill_cells()
-    rest, _ = process.communicate(timeout=DEADLINE_S)
-    seen.exit_status, seen.stdout = process.returncode, rest.decode()
+    seen.exit_status = process.wait(DEADLINE_S)
+    with process.stdout as rest:
+        seen.stdout = rest.read().decode()
 
 
 def _objects(node: Node) -> dict[str, Any]:

@@ -46,6 +46,19 @@ class Board:
             self._is_made = False
             self._line.next_server()
             raise Unavailable("NATS: the message of this machine is not taken")
+        return self._last()
+
+    def read(self) -> Mapping[str, bytes]:
+        """The last messages of machines, without one of this machine; also of those that are silent since.
+
+        Raises:
+            Unavailable: no majority of the servers answers.
+        """
+        if not self._is_made:
+            self._make()
+        return self._last()
+
+    def _last(self) -> Mapping[str, bytes]:
         asked = {"multi_last": [f"{self._subjects}*"], "batch": 64}
         answers = self._line.ask_for_list(
             f"$JS.API.DIRECT.GET.{self._stream}", json.dumps(asked).encode(), _ASK_S

@@ -57,6 +57,10 @@ _NO_STREAM: Final = 10059
 _STREAM_EXISTS: Final = 10058
 _TOO_FEW: Final = frozenset((10005, 10008, 10009, 10074))
 _OF_TOO_MUCH: Final = frozenset((10077, 10023, 10047))
+LOST_END: Final = (
+    "put back the data of the NATS servers, or make the log again with 'sluice cluster repair' at the machine whose "
+    "store has most"
+)
 _DUPLICATES_NS: Final = 120 * 1_000_000_000
 
 
@@ -324,7 +328,7 @@ class NatsLog:
         if last < part.after:
             raise LogBehind(
                 f"cell {self.cell}: NATS has lost what it had confirmed: its log ends at {last}, and the store at "
-                f"{part.after}; put back the data of the NATS servers"
+                f"{part.after}; {LOST_END}"
             )
 
     def _is_in(self, part: _Part) -> bool:
