@@ -343,6 +343,11 @@ def test_servers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         log = log_of(servers, 0)
         with pytest.raises((ConfigError, Unavailable), match="replicas"):
             log.make(StreamSettings(3, 1024 * 1024))
+    with nats(tmp_path / "small", 1, settings="max_payload: 4096") as servers:
+        [(host, port)] = servers.places.addresses
+        assert problems_of(servers.places, 1) == [
+            f"cluster.nats.servers: expected max_payload of 65536 bytes or more at {host}:{port}, got 4096"
+        ]
 
 
 @pytest.mark.parametrize("sync", ["always", "10s"])

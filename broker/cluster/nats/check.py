@@ -19,6 +19,8 @@ from broker.observe.log import get_logger
 _log = get_logger(__name__)
 
 _OLDEST: Final = (2, 12)
+# Bytes of a message that a server must take: a commit is sent in as many as it needs.
+_LEAST_PAYLOAD: Final = 64 * 1024
 _ASK_S: Final = 5.0
 _MOST_BYTES: Final = 1024 * 1024
 _NOT_ENABLED: Final = frozenset((10039, 10076))
@@ -45,6 +47,9 @@ def problems_of(places: Servers, count: int) -> list[str]:
         version = alone.info["version"]
         if _is_too_old(version):
             text = f"expected nats-server 2.12 or newer at {host}:{port}, got {version}"
+            return [f"cluster.nats.servers: {text}"]
+        if (payload := alone.info.get("max_payload", _LEAST_PAYLOAD)) < _LEAST_PAYLOAD:
+            text = f"expected max_payload of {_LEAST_PAYLOAD} bytes or more at {host}:{port}, got {payload}"
             return [f"cluster.nats.servers: {text}"]
         code = answer.get("error", {}).get("err_code")
         if not alone.info.get("jetstream") or code in _NOT_ENABLED:
