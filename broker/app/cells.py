@@ -384,7 +384,12 @@ async def _address_problems(config: Any, cluster: ClusterSettings) -> list[str]:
 
 def _nats_problems(cluster: ClusterSettings) -> list[str]:
     """Problems of the servers of NATS, where one answers."""
-    from broker.cluster.nats.check import problems_of, problems_of_own, problems_of_sync
+    from broker.cluster.nats.check import (
+        problems_of,
+        problems_of_name,
+        problems_of_own,
+        problems_of_sync,
+    )
 
     try:
         places = cluster.nats_places
@@ -393,7 +398,11 @@ def _nats_problems(cluster: ClusterSettings) -> list[str]:
     if cluster.nats.run:
         return problems_of_own(places.addresses[0][0], cluster.tls.certfile)
     nats = cluster.nats
-    return [*problems_of(places, len(nats.servers)), *problems_of_sync(nats.monitors)]
+    return [
+        *problems_of(places, len(nats.servers)),
+        *problems_of_name(places, cluster.name, cluster.digest),
+        *problems_of_sync(nats.monitors),
+    ]
 
 
 def _tunnel_problems(machine: Machine, tls: ClusterTlsSettings) -> list[str]:

@@ -100,7 +100,8 @@ def repair(data_dir: Path, cluster: ClusterSettings, cell: int, *, even_so: bool
         _opened(store.directory) as database,
         _log_of(cluster, cell) as log,
     ):
-        log.make(StreamSettings(cluster.nats.replicas, cluster.nats.max_log_bytes))
+        nats = cluster.nats
+        log.make(StreamSettings(nats.replicas, nats.max_log_bytes, cluster.digest))
         # first, so that the store is ahead of the log, and not behind it, if this is cut off
         database.apply(mark, ())
         database.sync()

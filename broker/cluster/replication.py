@@ -124,7 +124,7 @@ class Replication:
         """
         log = self._log()
         nats = self._cluster.nats
-        log.make(StreamSettings(nats.replicas, nats.max_log_bytes))
+        log.make(StreamSettings(nats.replicas, nats.max_log_bytes, self._cluster.digest))
         if self._cluster.awaits_data and not log.state()["state"]["last_seq"]:
             log.close()
             raise Unavailable(f"machine {self._cluster.data_from!r} has not brought its data yet")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster.copying import CopyState, fetch, server_of_copies
-from broker.cluster.nats.check import problems_of, problems_of_sync
+from broker.cluster.nats.check import problems_of, problems_of_name, problems_of_sync
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog, StreamSettings, _message, _Part
 from broker.core.errors import ConfigError, Unavailable
@@ -348,6 +348,23 @@ def test_servers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         assert problems_of(servers.places, 1) == [
             f"cluster.nats.servers: expected max_payload of 65536 bytes or more at {host}:{port}, got 4096"
         ]
+
+
+def test_a_log_of_another_cluster_of_this_name_is_refused(servers: Nats, cell: int) -> None:
+    cluster = f"plant-{cell}"
+    log = NatsLog(servers.places, cluster, 0, "a")
+    _MADE.append(log)
+    assert problems_of_name(servers.places, cluster, "ours") == []
+    for _ in range(2):
+        log.make(StreamSettings(1, 1024 * 1024, "ours"))
+    assert problems_of_name(servers.places, cluster, "ours") == []
+    [problem] = problems_of_name(servers.places, cluster, "theirs")
+    assert problem == (
+        f"cluster.name: the stream sluice_{cluster}_0 in NATS belongs to another cluster of this name, with other "
+        "machines or cells. Try: another name, or an account of its own in NATS"
+    )
+    with pytest.raises(ConfigError, match="belongs to another cluster of this name"):
+        log.make(StreamSettings(1, 1024 * 1024, "theirs"))
 
 
 @pytest.mark.parametrize("sync", ["always", "10s"])

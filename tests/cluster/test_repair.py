@@ -59,7 +59,7 @@ def cluster(servers: Nats) -> ClusterSettings:
 
 def _log(cluster: ClusterSettings, cell: int, who: str) -> NatsLog:
     log = NatsLog(cluster.nats_places, cluster.name, cell, who, give_up_s=1.0)
-    log.make(StreamSettings(1, 64 * 1024 * 1024))
+    log.make(StreamSettings(1, 64 * 1024 * 1024, cluster.digest))
     return log
 
 

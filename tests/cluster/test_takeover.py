@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -88,6 +91,22 @@ def _leaders(cluster: Cluster) -> list[str]:
 
 def test_the_log_of_a_cell_is_led_by_the_server_of_its_machine(cluster: Cluster) -> None:
     eventually(lambda: _leaders(cluster) == ["nats-0", "nats-1", "nats-2", "nats-2"], 60)
+
+
+def test_another_cluster_of_this_name_does_not_start(cluster: Cluster, tmp_path: Path) -> None:
+    """It would claim the cells of this one, whose logs it takes for its own."""
+    network = cluster["c"].network
+    known = re.sub(r"  machines\.\w+ {.*}\n", "", cluster["c"].config)
+    own = f'machine = x\n  machines.x {{ address = "{network.addresses[0]}:7999" }}\n'
+    (tmp_path / "sluice.conf").write_text(known.replace("machine = c\n", own))
+    serve = [sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(tmp_path)]
+    done = subprocess.run(
+        network.command(serve), capture_output=True, text=True, timeout=60, cwd=cluster["c"].root
+    )
+    assert done.returncode == 1, done
+    text = "the stream sluice_plant_0 in NATS belongs to another cluster of this name"
+    assert text in done.stderr, done
+    assert are_home(cluster)
 
 
 def test_machines_are_not_shown_as_they_were_before_nats_was_lost(cluster: Cluster) -> None:

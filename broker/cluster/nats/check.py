@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.cluster.nats.line import Line, Servers
+from broker.cluster.nats.log import problem_of_stream
 from broker.cluster.nats.server import program
 from broker.core.errors import ConfigError, Unavailable
 from broker.observe.log import get_logger
@@ -56,6 +57,19 @@ def problems_of(places: Servers, count: int) -> list[str]:
             text = f"JetStream is not enabled at {host}:{port}; add 'jetstream {{ sync_interval: always }}'"
             return [f"cluster.nats.servers: {text} to its configuration"]
     return [] if answered else [f"cluster.nats.servers: none answers: {'; '.join(problems)}"]
+
+
+def problems_of_name(places: Servers, name: str, cluster: str) -> list[str]:
+    """Sentences about a log that another cluster of this name has in NATS; ``cluster`` is the digest of this one.
+    None where there is no log yet, or that is not known now. Blocks."""
+    stream = f"sluice_{name}_0"
+    with closing(Line(places, "start of sluice")) as line:
+        try:
+            answer = json.loads(line.ask(f"$JS.API.STREAM.INFO.{stream}", b"", _ASK_S).payload)
+        except (Unavailable, ValueError):
+            return []
+    problem = problem_of_stream(answer.get("config", {}), stream, cluster)
+    return [problem] if problem else []
 
 
 def problems_of_sync(monitors: Sequence[str]) -> list[str]:

@@ -57,6 +57,7 @@ _NO_STREAM: Final = 10059
 _STREAM_EXISTS: Final = 10058
 _TOO_FEW: Final = frozenset((10005, 10008, 10009, 10074))
 _OF_TOO_MUCH: Final = frozenset((10077, 10023, 10047))
+CLUSTER_KEY: Final = "sluice-cluster"
 LOST_END: Final = (
     "put back the data of the NATS servers, or make the log again with 'sluice cluster repair' at the machine whose "
     "store has most"
@@ -65,10 +66,12 @@ _DUPLICATES_NS: Final = 120 * 1_000_000_000
 
 
 class StreamSettings(NamedTuple):
-    """How the stream of a cell is kept: on so many servers, and at most so many bytes on each."""
+    """How the stream of a cell is kept: on so many servers, and at most so many bytes on each. ``cluster`` is the
+    digest of the cluster that it belongs to, which its metadata has."""
 
     replicas: int
     max_bytes: int
+    cluster: str = ""
 
 
 class _Part(NamedTuple):
@@ -77,6 +80,17 @@ class _Part(NamedTuple):
     payload: bytes
     id: str
     after: int
+
+
+def problem_of_stream(config: Mapping[str, Any], stream: str, cluster: str) -> str:
+    """A sentence about a stream that belongs to another cluster than that with this digest; else empty. ``config`` is
+    that of the stream."""
+    if config.get("metadata", {}).get(CLUSTER_KEY, cluster) == cluster:
+        return ""
+    return (
+        f"cluster.name: the stream {stream} in NATS belongs to another cluster of this name, with other machines or "
+        "cells. Try: another name, or an account of its own in NATS"
+    )
 
 
 class NatsLog:
@@ -130,11 +144,15 @@ class NatsLog:
             "max_bytes": settings.max_bytes,
             "allow_direct": True,
             "duplicate_window": _DUPLICATES_NS,
+            "metadata": {CLUSTER_KEY: settings.cluster},
         }
         answer = self._api(f"STREAM.CREATE.{self._stream}", wanted, _MAKE_S)
         code = answer.get("error", {}).get("err_code")
         if code == _STREAM_EXISTS:
-            there = self.state()["config"]["num_replicas"]
+            config = self.state()["config"]
+            there = config["num_replicas"]
+            if problem := problem_of_stream(config, self._stream, settings.cluster):
+                raise ConfigError([problem])
             if there != settings.replicas:
                 text = (
                     f"cluster.nats.replicas: the stream {self._stream} is kept on {there} servers, and not on "
