@@ -202,6 +202,8 @@ class LookUpOfCells:
         self.unsettled -= since.keys()
         if not self.left and not self._missing:
             self.left = dict.fromkeys(self._look_ups.owners(self.walk), b"")
+        for cell in filter(self._look_ups.is_here, list(self._missing)):
+            self.left[cell] = self._missing.pop(cell)  # it came back meanwhile
         for cell in list(self.left):
             if self._look_ups.is_here(cell):
                 self._ask(cell)

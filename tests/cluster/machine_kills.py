@@ -212,7 +212,8 @@ class MachineWorld(CellWorld):
         if self.place.cell_of(name) in machine.cells:
             self.wills_told.discard(Sent(name, f"w/{name}", 2, 0).payload)
         machine.move_clock(self.chance.choice((-1, 1)) * _CLOCK_BY_S)
-        self._end(lambda: machine.move_clock(0), self.chance.uniform(*_CLOCK_S))
+        # a process looks at its clock five times a second, and the next will is not to be of before
+        self._end(lambda: machine.move_clock(0), self.chance.uniform(*_CLOCK_S), notice_s=1.0)
 
     def _cut(self, machine: Machine) -> None:
         self._part(machine, self.chance.uniform(*_CUT_S))

@@ -309,6 +309,39 @@ async def test_a_cell_that_is_away_does_not_hold_a_session_up_and_its_messages_c
 
 
 @on_loop
+async def test_cells_that_come_back_one_right_after_the_other_send_what_they_have(
+    tmp_path: Path,
+) -> None:
+    """Both were lost while they were asked; the second one is back while all settle for the first one."""
+    async with cells(4, tmp_path) as joined:
+        one, slow, *lost = joined
+        topics = [topics_of(one.place, cell, 1)[0] for cell in range(4)]
+        late = topics_of(one.place, 1, 2)[1]
+        publisher = await one.node.client("p", 5)
+        for topic in topics:
+            await retain(publisher, topic, b"x")
+        for cell in lost:
+            cell.links.retained.look_ups.answer = lambda *_: None  # type: ignore[method-assign]
+        subscriber = await one.node.client("s", 5)
+        assert await subscriber.subscribe(SubscriptionRequest("t/#", 0)) == [0]
+        received = [(await subscriber.expect(Publish)).topic for _ in range(2)]
+        assert sorted(received) == sorted(topics[:2])
+        for cell in lost:
+            await cell.kill()
+        await one.node.until(lambda: sum(link.is_up for link in one.links) == 1)
+        slow.store.allow.clear()
+        publisher.send(Publish(late, b"x", 1, True, packet_id=9))
+        await until(lambda: slow.node.server.hub.retained.waiting)
+        for cell in lost:
+            await cell.start()
+        await one.node.until(lambda: all(link.is_up for link in one.links))
+        slow.store.allow.set()
+        later = [(await subscriber.expect(Publish)).topic for _ in range(3)]
+        assert sorted(later) == sorted([late, *topics[2:]])
+        await subscriber.silence()
+
+
+@on_loop
 async def test_what_is_published_while_the_cell_of_the_topic_is_away_is_retained_when_it_is_back(
     tmp_path: Path,
 ) -> None:
