@@ -87,6 +87,7 @@ class CommitLog(Protocol):
 
         Raises:
             LogBehind: the log ends before ``applied``.
+            LogLost: it begins behind ``applied``, with nothing in it that would say so.
             broker.core.errors.Unavailable: no server has confirmed it.
         """
 

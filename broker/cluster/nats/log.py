@@ -292,6 +292,9 @@ class NatsLog:
         except Fenced:
             self._waiting.clear()
             return None
+        except LogLost:
+            self._waiting.clear()
+            raise
         self._end = Mark(position, epoch, 0)
         self._is_owner = True
         return self._end
@@ -354,6 +357,7 @@ class NatsLog:
 
         Raises:
             Fenced: another message is in its place.
+            LogLost: the stream begins behind a claim's place.
             Unavailable: the stream takes no more.
         """
         headers = {"Nats-Msg-Id": part.id, "Nats-Expected-Last-Sequence": str(part.after)}
@@ -398,8 +402,14 @@ class NatsLog:
             first = self.state()["state"]["first_seq"]
         except (Unavailable, LogLost):
             return False
-        if first > part.after + 1:  # trimmed: by an owner that was behind it
-            raise self._fenced()
+        if (
+            first > part.after + 1
+        ):  # trimmed: by an owner that was behind it, or the log was made again
+            if self._is_owner:
+                raise self._fenced()
+            raise LogLost(
+                f"cell {self.cell}: the log in NATS begins at {first}, and this copy ends at {part.after}"
+            )
         return self._not_known("the stream ends before it")
 
     def _fenced(self) -> Fenced:
