@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -21,19 +23,20 @@ os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "support/spark_conf")
 
 gc.disable()  # collections among what collecting tests imports find next to nothing, and take a tenth of the time
 
-_paho_runs = paho.Client._thread_main
+_paho_stops = paho.Client.loop_stop
 
 
-def _run_and_close(client: paho.Client) -> None:
+def _stop_and_close(client: paho.Client) -> Any:
     """paho leaves a pair of sockets to its finalizer, behind which Python may come first: it then warns, in some later
-    test."""
-    try:
-        _paho_runs(client)
-    finally:
+    test. Closed at the end of its thread they are still in use by whoever disconnects."""
+    thread = client._thread
+    stopped = _paho_stops(client)
+    if thread is not threading.current_thread():
         client._reset_sockets(sockpair_only=True)
+    return stopped
 
 
-paho.Client._thread_main = _run_and_close  # type: ignore[assignment]
+paho.Client.loop_stop = _stop_and_close  # type: ignore[method-assign, assignment]
 
 SCRATCH = [Path(gettempdir())]
 

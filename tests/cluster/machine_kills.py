@@ -210,7 +210,9 @@ class MachineWorld(CellWorld):
         """The clock of a machine is wrong by 50 minutes for some seconds: a will with a delay may be late by that."""
         name = f"w{self.figures.rounds - 1}"
         if self.place.cell_of(name) in machine.cells:
-            self.wills_told.discard(Sent(name, f"w/{name}", 2, 0).payload)
+            will = Sent(name, f"w/{name}", 2, 0).payload
+            self.wills_told.discard(will)
+            self.wills_late.add(will)
         machine.move_clock(self.chance.choice((-1, 1)) * _CLOCK_BY_S)
         # a process looks at its clock five times a second, and the next will is not to be of before
         self._end(lambda: machine.move_clock(0), self.chance.uniform(*_CLOCK_S), notice_s=1.0)

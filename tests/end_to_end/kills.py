@@ -137,6 +137,8 @@ class World:
         self.churner = Churner("churner", noticed, chance, [f"c/{number}" for number in range(8)])
         self.will_clients: list[WireClient] = []
         self.wills_told: set[bytes] = set()
+        self.wills_late: set[bytes] = set()
+        """Those that may come much later than they are due."""
         self.sessions_left: list[tuple[str, float]] = []
 
     # -- the rounds --
@@ -349,7 +351,7 @@ class World:
 
     def _settle(self, told: set[bytes], following: list[Subscriber]) -> None:
         """The account is right: nobody may get anything else, or again."""
-        possible = told | self.wills_told
+        possible = told | self.wills_told | self.wills_late
         for one in (*following, *self.members):
             if unknown := one.received.keys() - possible:
                 raise BrokenPromise(
