@@ -144,7 +144,9 @@ def _memory(node: Node) -> int:
 def _survives(directory: Path, packets: int) -> None:
     ports = [free_port(), free_port()]
     with (
-        running(directory / "node", config=CONFIG.format(ws=ports[0], proxy=ports[1])) as node,
+        running(
+            directory / "node", config=CONFIG.format(ws=ports[0], proxy=ports[1]), may_fork=False
+        ) as node,
         watched(node) as watch,
     ):
         # libraries that it imports once it is ready

@@ -20,7 +20,9 @@ _CONFIG = "lake.run_spark = false\noverload.enable = false\n"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running(tmp_path_factory.mktemp("limits") / "node", config=_CONFIG) as node:
+    with running(
+        tmp_path_factory.mktemp("limits") / "node", config=_CONFIG, may_fork=False
+    ) as node:
         node.call("POST", "/streams", {"name": "rows"})
         yield node
         assert "Traceback" not in node.log.read_text()
@@ -265,7 +267,7 @@ def test_short_lists_of_short_lists_take_turns(tmp_path: Path, source: str) -> N
 @contextmanager
 def _fresh(tmp_path: Path) -> Iterator[tuple[Node, Watch]]:
     """A broker that has not yet taken any memory for earlier tests."""
-    with running(tmp_path / "node", config=_CONFIG) as node:
+    with running(tmp_path / "node", config=_CONFIG, may_fork=False) as node:
         node.call("GET", "/rules")
         watch = Watch(node)
         yield node, watch

@@ -28,6 +28,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running(
         tmp_path_factory.mktemp("fuzz") / "node",
         config="lake.run_spark = false\noverload.enable = false\n",
+        may_fork=False,
     ) as node:
         yield node
         assert "Traceback" not in node.log.read_text()

@@ -137,13 +137,16 @@ class Node(Reachable):
         open_files: int | None = None,
         workers: int | None = None,
         prefix: Sequence[str] = (),
+        may_fork: bool = True,
     ) -> None:
         """``open_files`` is what the system permits the process, where that is other than here; ``prefix`` begins the
-        command line, as for a network of its own."""
+        command line, as for a network of its own. ``may_fork`` is False for a test of how late others are: a fork
+        copies the memory that it shares when it first writes there."""
         super().__init__(data_dir, config, environ)
         self.workers = default_workers if workers is None else workers
         self.open_files = open_files
         self.prefix = prefix
+        self.may_fork = may_fork
         self.root = Path(__file__).parents[2]
         """The tree whose product it runs."""
         self.process: subprocess.Popen[bytes] | Fork | None = None
@@ -172,7 +175,7 @@ class Node(Reachable):
         if self.open_files is not None:
             around += ["prlimit", f"--nofile={self.open_files}:{self.open_files}"]
         with self.log.open("ab") as log:
-            if are_forks and not around and can_fork(environ):
+            if are_forks and self.may_fork and not around and can_fork(environ):
                 self.process = Fork(words, environ, log)
                 return
             self.process = subprocess.Popen(
