@@ -27,8 +27,8 @@ _paho_stops = paho.Client.loop_stop
 
 
 def _stop_and_close(client: paho.Client) -> Any:
-    """paho leaves a pair of sockets to its finalizer, behind which Python may come first: it then warns, in some later
-    test. Closed at the end of its thread they are still in use by whoever disconnects."""
+    """Close the socket pair that paho leaves to its finalizer: Python's would warn first, in some later test. It cannot
+    be closed at the end of paho's thread, since another thread may still call ``disconnect``."""
     thread = client._thread
     stopped = _paho_stops(client)
     if thread is not threading.current_thread():

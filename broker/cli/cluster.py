@@ -133,19 +133,18 @@ def add_to(commands: typer.Typer) -> None:
     def repair(
         call: Call,
         cell: Annotated[
-            int | None, typer.Argument(help="Number of the cell; without one, all are shown.")
+            int | None, typer.Argument(help="Number of the cell; none shows all stores.")
         ] = None,
-        even_so: Annotated[
+        force: Annotated[
             bool,
-            typer.Option("--even-so", help="Give up what only a copy of another machine has."),
+            typer.Option("--force", help="Discard entries that only another machine's copy has."),
         ] = False,
     ) -> None:
-        """Make the commit log of a cell again, once NATS has lost what it had confirmed.
+        """Rebuild the commit log of a cell after NATS has lost entries that it had confirmed.
 
-        It begins with the store of the cell in this data directory, or with its copy there, of which no broker runs. Do
-        so at the machine whose store has most, which is that of the cell unless it was lost: without CELL, the command
-        shows how far the stores of this machine are, and where their logs end. The other machines bring the store
-        from this one once its broker runs.
+        The log is rebuilt from the cell's store or copy in this data directory, whose broker must be stopped. Run it on
+        the machine with the highest position: usually the one that the cell belongs to. Without CELL, the command shows
+        the position of each store, and where its log ends. Other machines copy the store once this broker runs.
         """
         from broker.app.build import section_models
         from broker.cluster.repairing import local_stores
@@ -169,22 +168,20 @@ def add_to(commands: typer.Typer) -> None:
                     {
                         "cell": store.cell,
                         "kind": "copy" if store.is_copy else "store",
-                        "position": store.mark.position,
+                        "position": store.position,
                         "log_end": store.log_end,
                         "state": "log behind" if store.is_ahead else "in order",
                     }
                     for store in stores
                 ]
-                call.show(
-                    {"stores": rows},
-                    lambda _: print_columns(rows, ("cell", "kind", "position", "log_end", "state")),
-                )
+                columns = ("cell", "kind", "position", "log_end", "state")
+                call.show({"stores": rows}, lambda _: print_columns(rows, columns))
                 return
-            call.confirm(f"Make the log of cell {cell} again from the store of this machine?", ())
-            mark = repaired(data_dir, cluster, cell, even_so=even_so)
+            call.confirm(f"Rebuild the log of cell {cell} from the store on this machine?", ())
+            mark = repaired(data_dir, cluster, cell, force=force)
         call.show(
             {"cell": cell, "position": mark.position},
-            f"cell {cell}: its log begins behind the store of machine {cluster.machine}; start the broker",
+            f"cell {cell}: rebuilt its log from the store of machine {cluster.machine}; start the broker",
         )
 
     @command(commands, "status")

@@ -4,6 +4,7 @@ older than its commit log. One machine comes with all of them, and the others ge
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from broker.storage.rocksdb.database import Database
 from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import DATABASE_FOLDER
 
-_MEMORY: Final = Memory(write_buffer=4 * 1024 * 1024, block_cache=4 * 1024 * 1024)
+MEMORY: Final = Memory(write_buffer=4 * 1024 * 1024, block_cache=4 * 1024 * 1024)
 
 
 def adopts(data_dir: Path, cluster: ClusterSettings) -> bool:
@@ -75,9 +76,6 @@ def adopt(data_dir: Path, cluster: ClusterSettings, resize: Callable[[int], obje
 
 
 def _mark(directory: Path) -> None:
-    database = Database(directory / DATABASE_FOLDER, _MEMORY)
-    try:
+    with closing(Database(directory / DATABASE_FOLDER, MEMORY)) as database:
         database.apply(BASE, ())
         database.sync()
-    finally:
-        database.close()

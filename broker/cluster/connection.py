@@ -82,11 +82,7 @@ class Channel(asyncio.Protocol):
                 if self._transport is None or self._transport.is_closing():
                     return
         except FrameError as error:
-            if self._link is None:
-                _log.error("link.bad_frame peer=not known reason=%s", error)
-            else:
-                self._link.refuse(str(error))
-            self._common.bad_frames.value += 1
+            self._common.refuse(self._link, str(error))
             self.abort()
 
     def _take(self, frame: Frame) -> None:
@@ -103,7 +99,7 @@ class Channel(asyncio.Protocol):
         except FrameError:
             if self._link is None:
                 self._link = link
-                self._write(encoded(link.hello()))  # so that the other cell can say it too
+                self._write(encoded(link.hello()))  # the other cell reports the reason too
             raise
         if self._link is None:
             link.hang_up()

@@ -42,9 +42,10 @@ class Copy:
     """The copy of one cell, and the thread that keeps it up."""
 
     def __init__(
-        self, cell: int, directory: Path, log: NatsLog, bring: Callable[[int, Path], None]
+        self, cell: int, directory: Path, log: NatsLog, bring: Callable[[int, Path, int], None]
     ) -> None:
-        """``bring`` replaces the directory's store by another copy, or raises ``Unavailable``."""
+        """``bring`` replaces the directory's store by another copy that has reached a position, or raises
+        ``Unavailable``."""
         self.cell = cell
         self._directory = directory
         self._log = log
@@ -121,11 +122,12 @@ class Copy:
             self._synced_s = time.monotonic()
 
     def _make_again(self) -> None:
-        self._close()
         try:
-            self._bring(self.cell, self._directory)
+            least = self._log.trimmed_to()
+            self._close()
+            self._bring(self.cell, self._directory, least)
             _log.info("copy.made", cell=self.cell)
-        except Unavailable as error:
+        except (LogLost, Unavailable) as error:
             self._note(str(error))
             self._is_over.wait(_AGAIN_S)
 
@@ -148,8 +150,9 @@ class Copy:
             _log.info("copy.follows", cell=self.cell, position=self._synced.position)
 
 
-def bring(run: Path, cluster: ClusterSettings, cell: int, directory: Path) -> None:
-    """Make the store of a directory a copy of a cell's: of the owner's, else of that of another machine.
+def bring(run: Path, cluster: ClusterSettings, cell: int, directory: Path, least: int) -> None:
+    """Make the store of a directory a copy of a cell's: of the owner's, else of that of another machine. It has reached
+    position ``least``, so that a newer store is not replaced in vain.
 
     Raises:
         Unavailable: none gives one.
@@ -158,7 +161,7 @@ def bring(run: Path, cluster: ClusterSettings, cell: int, directory: Path) -> No
     problems = []
     for name in names:
         try:
-            state = fetch(run, name, cell, directory)
+            state = fetch(run, name, cell, directory, least)
         except Unavailable as error:
             problems.append(str(error))
         else:

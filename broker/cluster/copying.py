@@ -105,8 +105,9 @@ def state_at(run: Path, name: str, cell: int) -> CopyState:
         return _state_in(answer)
 
 
-def fetch(run: Path, name: str, cell: int, directory: Path) -> CopyState:
-    """Make the store of a directory a copy of the one that a socket gives. Blocks.
+def fetch(run: Path, name: str, cell: int, directory: Path, least: int = 0) -> CopyState:
+    """Make the store of a directory a copy of the one that a socket gives, which is at position ``least`` or later.
+    Blocks.
 
     Raises:
         Unavailable: it gives none, or not all of it; the store is as before.
@@ -115,6 +116,10 @@ def fetch(run: Path, name: str, cell: int, directory: Path) -> CopyState:
         state = _state_in(answer)
         if state.problem:
             raise Unavailable(f"cell {cell}: {state.problem}")
+        if state.position < least:
+            raise Unavailable(
+                f"cell {cell}: the copy at {name} ends at {state.position}, and the log begins after {least}"
+            )
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = directory / "part"
         shutil.rmtree(part, ignore_errors=True)

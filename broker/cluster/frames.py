@@ -18,8 +18,8 @@ import msgspec
 from broker.core.cells import MAX_CELLS
 from broker.core.errors import SluiceError
 
-# Newest protocol of links that this release speaks, and the oldest. A link speaks the newest that both of its cells
-# know, so that machines are upgraded one after the other.
+# Newest and oldest link protocol of this release. A link uses the newest that both cells support, so that machines can
+# be upgraded one after the other.
 PROTOCOL: Final = 4
 OLDEST: Final = 4
 # Body of a frame with a struct, in bytes.
@@ -86,7 +86,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     """First frame in both directions: identity of a cell, and its progress with what the other one sent before."""
 
     protocol: _Number
-    """The newest that the cell speaks."""
+    """The newest that the cell supports."""
     cell: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CELLS)]
     cells: Annotated[int, msgspec.Meta(ge=1, le=MAX_CELLS)]
     incarnation: _Name
@@ -106,8 +106,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     came: _Number = 0
     """Offset in that log up to which records arrived, and need not be sent again."""
     oldest: _Number = 4
-    """The oldest protocol that the cell speaks. Later releases add members behind this one; a cell that does not know
-    them passes over them."""
+    """The oldest protocol that the cell supports; the default is that of releases without this member. Later releases
+    append members, which earlier ones ignore."""
 
 
 class RouteChanges(msgspec.Struct, array_like=True, frozen=True):

@@ -408,8 +408,8 @@ class Keeper:
                 copy = self._copies[cell] = Copy(cell, directory, log, self._bring)
                 copy.start()
 
-    def _bring(self, cell: int, directory: Path) -> None:
-        bring(self._run, self._cluster, cell, directory)
+    def _bring(self, cell: int, directory: Path, least: int) -> None:
+        bring(self._run, self._cluster, cell, directory, least)
 
     def _round(self) -> None:
         self._number += 1

@@ -68,9 +68,9 @@ class Link:
         }
         """What takes each type of frames."""
         self.protocol = PROTOCOL
-        """The protocol that both cells speak, from its HELLO on."""
+        """The protocol that both cells use, once the other one has said HELLO."""
         self.refused = ""
-        """Why the last connection ended, if that was for bytes that are no frames."""
+        """Reason of the last connection that ended with a frame error, until the link is up."""
         self.send: Final = peer.send
         self.count_dropped: Final = peer.count_dropped
         self.send_in_order: Final = sender.send_in_order
@@ -123,12 +123,6 @@ class Link:
                 f"HELLO frame: expected protocol {PROTOCOL} or older, got {hello.oldest}: this release is too old for"
                 f" that of cell {hello.cell}; upgrade this machine"
             )
-
-    def refuse(self, reason: str) -> None:
-        """A connection ended with bytes that are no frames; the log says so once for each reason."""
-        if reason != self.refused:
-            self.refused = reason
-            _log.error("link.bad_frame peer=%d reason=%s", self.number, reason)
 
     def begin(self, write: Callable[[bytes], None], end: Callable[[], None], hello: Hello) -> None:
         """The other cell said HELLO over a connection that these functions write to and end: send what it lacks.
@@ -243,7 +237,23 @@ class Common:
         self.bad_frames = hub.context.metrics.counter(
             "cell_bad_frames", "connections of links that ended with bytes that are no frames"
         )
+        self._refused = ""
+        """Reason of the last frame error of a connection whose cell was not known."""
         self.links = {number: Link(self, number) for number in place.others}
+
+    def refuse(self, link: Link | None, reason: str) -> None:
+        """Note that a connection ended with a frame error; cells try again several times a second, so each reason is
+        logged once. ``link`` is None before the other cell is known."""
+        self.bad_frames.value += 1
+        last = self._refused if link is None else link.refused
+        if reason == last:
+            return
+        if link is None:
+            self._refused = reason
+        else:
+            link.refused = reason
+        peer = "not known" if link is None else str(link.number)
+        _log.error("link.bad_frame peer=%s reason=%s", peer, reason)
 
     def link_of(self, hello: Hello) -> Link:
         """The link that a HELLO belongs to.

@@ -99,13 +99,14 @@ class Replication:
         """The store, open; waits for NATS and for other machines. None when ``stopped`` is set before.
 
         Raises:
-            ConfigError, LogBehind: as ``open``.
+            ConfigError: as ``open``.
         """
         said = ""
         while not stopped.is_set():
             try:
                 return await asyncio.to_thread(self.open, durability, memory)
-            except Unavailable as error:
+            # a new leader may report an older end for a moment, and copies may be older than the log
+            except (LogBehind, LogLost, Unavailable) as error:
                 if said != (said := str(error)):
                     _log.warning("cell.log_awaited", reason=said)
             with suppress(TimeoutError):
@@ -121,6 +122,7 @@ class Replication:
             ConfigError: the store cannot be used, or the log cannot be kept as configured.
             Unavailable: too few servers of NATS answer, or no other machine has a copy that is needed.
             LogBehind: the log lacks what this store has, or another machine's copy.
+            LogLost: no store here or elsewhere has what the log lacks.
         """
         log = self._log()
         nats = self._cluster.nats
@@ -134,7 +136,8 @@ class Replication:
         except LogLost as error:
             _log.warning("cell.copy_needed", reason=str(error))
             try:
-                bring(self._place.run, self._cluster, self._cell, self._directory)
+                least = log.trimmed_to()
+                bring(self._place.run, self._cluster, self._cell, self._directory, least)
             except Unavailable:
                 if (self._directory / DATABASE_FOLDER).exists():
                     raise
@@ -143,7 +146,12 @@ class Replication:
         return self.store
 
     def _check_copies(self, log: NatsLog) -> None:
-        """Refuse to write a log from which NATS has lost what a copy has, so that the copy is not replaced."""
+        """Check that the log has all that copies on other machines have; else these would be replaced.
+
+        Raises:
+            LogBehind: it has not.
+            Unavailable: no server answers.
+        """
         try:
             machines = ask(self._place.run, self._cluster.machine, SHOW).machines
         except Unavailable:

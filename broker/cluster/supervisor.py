@@ -307,8 +307,8 @@ class Supervisor:
         elif process.pid != pid:
             _log.info("cell.adopted", cell=cell, process=pid)
             self._watch(process, pid)
-        if self._keeper is not None:
             process.is_wanted = True
+        if self._keeper is not None and process.is_wanted:
             self._keeper.tell(f"runs {cell}")
         if self._is_stopping:
             self._tell(signal.SIGTERM)
@@ -331,10 +331,16 @@ class Supervisor:
         cell.is_wanted = verb == "start"
         if cell.is_wanted:
             self._begin(cell)
-        elif cell.descriptor is not None:
+        else:
+            self._end(cell)
+
+    def _end(self, cell: _Cell) -> None:
+        """End the process of a cell that is to run elsewhere. The keeper is told once there is none; one that the
+        zygote is to fork ends as soon as it is there."""
+        if cell.descriptor is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(cell.descriptor, signal.SIGTERM)
-        if not cell.is_wanted and not cell.pid:
+        elif not cell.is_asked:
             self._tell_ended(cell)
 
     def _begin_keeper(self) -> None:
@@ -379,6 +385,8 @@ class Supervisor:
             self._watch(cell, pid)
             if self._is_stopping:
                 self._tell(signal.SIGTERM)
+            elif not cell.is_wanted:
+                self._end(cell)
 
     def _lost(self) -> None:
         """The zygote has ended: the next cell needs another one."""

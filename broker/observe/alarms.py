@@ -81,7 +81,7 @@ ALARM_TYPES: Final[Mapping[str, AlarmType]] = {
     ),
     "releases_differ": AlarmType(
         "warning",
-        "Upgrade the other machines too, one after the other. Until then their links speak the older protocol.",
+        "Upgrade the other machines too, one after the other. Until then, links use the older protocol.",
         "/cluster/machines",
     ),
     "cell_log_filling": AlarmType(

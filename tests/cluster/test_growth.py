@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import count
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.clients import Client
+from tests.cluster.acknowledged import Acknowledged
 from tests.support.machines import Cluster, Machine, machines
 from tests.support.node import eventually, sluice
 
@@ -52,27 +51,8 @@ def _is_home(machine: Machine) -> bool:
 
 
 def test_a_machine_comes_gets_a_cell_and_is_lost(cluster: Cluster) -> None:
-    client_id = cluster.client_of(3)
-    with Client(cluster["b"], client_id, is_clean=False, expiry_s=600) as subscriber:
-        subscriber.subscribe("grow/#", 1)
-    sent = count()
-    acknowledged: list[bytes] = []
-
-    def publish(through: str) -> bool:
-        payload = b"%d" % next(sent)
-        with Client(cluster[through], cluster.client_of(0)) as publisher:
-            publisher.publish("grow/t", payload, 1)
-        acknowledged.append(payload)
-        return True
-
-    def take(through: str) -> None:
-        taken = []
-        with Client(cluster[through], client_id, is_clean=False, expiry_s=600) as subscriber:
-            while acknowledged[-1] not in taken:
-                taken.append(subscriber.take().payload)
-        assert [payload for payload in taken if payload in acknowledged] == acknowledged
-        acknowledged.clear()
-
+    messages = Acknowledged(cluster, 3, at="b")
+    publish, take = messages.publish, messages.take
     publish("a")
     for name, other in zip(BEFORE, "bca", strict=True):
         cluster.know("d", of=[name], is_known=True)

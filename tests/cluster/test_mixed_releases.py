@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ import pytest
 
 from broker.app.version import product_version
 from broker.cluster.frames import PROTOCOL
+from tests.cluster.acknowledged import Acknowledged
 from tests.end_to_end.clients import Client
 from tests.support.machines import Cluster, Machine, machines
 from tests.support.node import eventually
@@ -55,27 +55,8 @@ def test_a_cluster_is_upgraded_one_machine_after_the_other(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     tree = later_release(tmp_path_factory.mktemp("later"))
-    client_id = cluster.client_of(2)
-    numbers = count()
-    acknowledged: list[bytes] = []
-
-    def publish(through: str) -> bool:
-        payload = b"%d" % next(numbers)
-        with Client(cluster[through], cluster.client_of(0)) as publisher:
-            publisher.publish("up/t", payload, 1)
-        acknowledged.append(payload)
-        return True
-
-    def take(through: str) -> None:
-        taken: list[bytes] = []
-        with Client(cluster[through], client_id, is_clean=False, expiry_s=600) as subscriber:
-            while acknowledged[-1] not in taken:
-                taken.append(bytes(subscriber.take().payload))
-        assert [payload for payload in taken if payload in acknowledged] == acknowledged
-        acknowledged.clear()
-
-    with Client(cluster["c"], client_id, is_clean=False, expiry_s=600) as subscriber:
-        subscriber.subscribe("up/#", 1)
+    messages = Acknowledged(cluster, 2, at="c")
+    publish, take = messages.publish, messages.take
     for at, name in enumerate(NAMES):
         machine, other = cluster[name], NAMES[(at + 1) % 3]
         publish(name)

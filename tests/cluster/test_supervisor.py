@@ -26,6 +26,13 @@ from broker.core.errors import ConfigError
 from tests.support.waiting import until
 
 
+class Keeper:
+    """Hears what the supervisor tells the process that decides which cells run."""
+
+    def __init__(self, heard: list[str]) -> None:
+        self.tell = heard.append
+
+
 @asynccontextmanager
 async def supervised(run: Path, count: int = 2, *what: str) -> AsyncIterator[Supervisor]:
     """A supervisor of bare cells, which are told to stop at the end."""
@@ -92,6 +99,26 @@ def test_cells_outlive_the_zygote_and_are_started_again_without_it(tmp_path: Pat
             await until(lambda: supervisor._cells[0].ready)
             assert supervisor._cells[1].pid == other
         assert supervisor._status == 0
+
+    asyncio.run(test())
+
+
+def test_a_cell_that_is_no_longer_wanted_when_its_process_is_there_ends(tmp_path: Path) -> None:
+    """Whoever ordered the end hears of it once the process has ended, and not before it was forked."""
+    heard: list[str] = []
+
+    async def test() -> None:
+        async with supervised(tmp_path) as supervisor:
+            await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
+            supervisor._keeper = Keeper(heard)  # type: ignore[assignment]
+            os.kill(supervisor._cells[1].pid, signal.SIGKILL)
+            await until(lambda: supervisor._cells[1].is_asked)
+            supervisor._ordered("stop 1")
+            assert heard == []
+            await until(lambda: heard == ["ended 1"])
+            assert not supervisor._cells[1].pid
+            assert not is_running(tmp_path, 1)
+            supervisor._keeper = None
 
     asyncio.run(test())
 

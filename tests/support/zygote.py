@@ -1,8 +1,8 @@
 """A process that has imported what a broker needs, and of which the brokers of ``make test-full`` are forks.
 
-``sluice serve`` takes three seconds of a slow processor from its start until it is complete, nearly all of them
-imports, and whole runs start a thousand. A fork runs the same command line in a process of its own; what imports have
-to do with is for ``make test``, whose brokers are started as users start them.
+``sluice serve`` takes three seconds on a slow processor until it is complete, nearly all of them imports. A fork runs
+the same command line in its own process. ``make test`` covers starts with imports: its brokers are started as users
+start them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Fork:
 
 @cache
 def _zygote() -> socket.socket:
-    """The line to the zygote of this test process, started at first."""
+    """The line to the zygote of this test process, which the first call starts."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MAX_REQUEST)
     with theirs:
@@ -145,7 +145,7 @@ def _serve_forks(line: socket.socket) -> bool:
                     status.send(_NUMBER.pack(result.si_status * (1 if has_exited else -1)))
                 ended[status.fileno()] = pid, status
                 poller.register(status, select.POLLIN)
-            elif descriptor in ended:  # whoever waited for it has heard
+            elif descriptor in ended:  # the test has read the status, or ended itself
                 poller.unregister(descriptor)
                 pid, status = ended.pop(descriptor)
                 os.waitpid(pid, 0)

@@ -49,7 +49,7 @@ class Board:
         return self._last()
 
     def read(self) -> Mapping[str, bytes]:
-        """The last messages of machines, without one of this machine; also of those that are silent since.
+        """Read the last message of each machine, also of silent ones, without writing one.
 
         Raises:
             Unavailable: no majority of the servers answers.

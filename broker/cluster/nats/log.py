@@ -59,8 +59,8 @@ _TOO_FEW: Final = frozenset((10005, 10008, 10009, 10074))
 _OF_TOO_MUCH: Final = frozenset((10077, 10023, 10047))
 CLUSTER_KEY: Final = "sluice-cluster"
 LOST_END: Final = (
-    "put back the data of the NATS servers, or make the log again with 'sluice cluster repair' at the machine whose "
-    "store has most"
+    "restore the data of the NATS servers, or rebuild the log with 'sluice cluster repair' on the machine whose store "
+    "has the highest position"
 )
 _DUPLICATES_NS: Final = 120 * 1_000_000_000
 
@@ -83,9 +83,8 @@ class _Part(NamedTuple):
 
 
 def problem_of_stream(config: Mapping[str, Any], stream: str, cluster: str) -> str:
-    """A sentence about a stream that belongs to another cluster than that with this digest; else empty. ``config`` is
-    that of the stream."""
-    if config.get("metadata", {}).get(CLUSTER_KEY, cluster) == cluster:
+    """The problem with a stream, by its configuration, that belongs to a cluster with another digest; else empty."""
+    if (config.get("metadata") or {}).get(CLUSTER_KEY, cluster) == cluster:
         return ""
     return (
         f"cluster.name: the stream {stream} in NATS belongs to another cluster of this name, with other machines or "
@@ -179,6 +178,11 @@ class NatsLog:
         if "state" not in answer:
             raise Unavailable(f"NATS: {answer.get('error', {}).get('description', 'no state')}")
         return answer
+
+    def trimmed_to(self) -> int:
+        """The position that a store must have reached to follow the log. Raises as ``state``."""
+        first: int = self.state()["state"]["first_seq"]
+        return first - 1
 
     def leads_elsewhere(self, state: Mapping[str, Any]) -> str:
         """Name of this machine's server, where it has all of the stream and another one leads it; else empty. The
