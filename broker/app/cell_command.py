@@ -1,42 +1,29 @@
-"""The command of the processes of ``broker.app.cells``, and what it tells them."""
+"""The command of the processes of ``broker.app.cells``, and what they are asked for."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from broker.cluster.zygote import ZYGOTE
 from broker.config.options import ServeOptions
-from broker.core.cells import Machine
 
-ANY: Final = "any"
-"""In place of a cell's number: the zygote that becomes any."""
 CHECK: Final = "check"
-"""The process that checks the configuration and its addresses."""
+"""A fork of the zygote that checks the configuration and its addresses."""
 READ: Final = "read"
-"""The one that only reads the configuration."""
+"""One that only reads the configuration."""
 MOVE: Final = "move"
-"""The one that moves sessions to their cells."""
+"""One that moves sessions to their cells."""
 COPY: Final = "copy"
-"""The one that keeps copies of the stores of other machines' cells."""
+"""One that keeps copies of the stores of other machines' cells."""
 SUPERVISE: Final = "supervise"
 """The supervisor itself."""
 
 
-def command_of(
-    options: ServeOptions,
-    what: str,
-    count: int,
-    machines: Sequence[Machine] = (),
-    *,
-    redirects: bool = False,
-    machine: str = "",
-    moves: bool = False,
-) -> list[str]:
-    """The command for ``count`` cells in all, those of ``machines`` in a cluster on one of them. ``moves``: where cells
-    may be taken over by other machines."""
+def command_of(options: ServeOptions, what: str, count: int) -> list[str]:
+    """The command of the supervisor of ``count`` cells, or of the zygote."""
     told = {
         "data_dir": str(options.data_dir),
         "mqtt": options.mqtt,
@@ -45,12 +32,13 @@ def command_of(
         "overrides": dict(options.overrides),
         "cell": what,
         "count": count,
-        "machines": machines,
-        "redirects": redirects,
-        "machine": machine,
-        "moves": moves,
     }
     return [sys.executable, "-m", "broker.app.cells", json.dumps(told)]
+
+
+def zygote_command(options: ServeOptions, count: int) -> list[str]:
+    """The command of the process that becomes all others."""
+    return command_of(options, ZYGOTE, count)
 
 
 def become_supervisor(options: ServeOptions, count: int) -> NoReturn:

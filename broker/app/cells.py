@@ -6,16 +6,17 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from broker.app.cell_command import ANY, CHECK, COPY, MOVE, READ, SUPERVISE, command_of
+from broker.app.cell_command import CHECK, COPY, MOVE, READ, SUPERVISE, zygote_command
 from broker.app.version import product_version
 from broker.cluster.directories import (
     change_under_way,
@@ -28,14 +29,14 @@ from broker.cluster.directories import (
 )
 from broker.cluster.owners import make_owners, owners_in
 from broker.cluster.settings import ClusterSettings, ClusterTlsSettings
-from broker.cluster.supervisor import cell_lock, is_running, lock, supervise
-from broker.cluster.zygote import fork_cells
+from broker.cluster.supervisor import cell_lock, is_running, lock, program, supervise
+from broker.cluster.zygote import Zygote, serve_forks
 from broker.config.options import ServeOptions
 from broker.core import lazy_module
 from broker.core.cells import MAX_CELLS, Machine, Place
 from broker.core.errors import ConfigError, SluiceError
 from broker.core.hosts import address_text
-from broker.core.process import environment, keep_files_private
+from broker.core.process import keep_files_private
 from broker.observe.log import get_logger, mark_lines, setup
 from broker.observe.rotating_file import RotatingFile
 
@@ -62,35 +63,42 @@ def serve(options: ServeOptions, count: int) -> int:
         data_dir = options.data_dir.absolute()
         options = replace(options, data_dir=data_dir)
         run = data_dir / _RUN
-        is_first = not any(is_running(run, cell) for cell in range(MAX_CELLS) if run.exists())
-        cluster = _check(options, count, has_addresses=is_first)
-        keep_machine(data_dir, cluster.digest, cluster.machine)
-        if is_first and not cluster.machine:
-            _share_out(options, count)
-        make_directories(data_dir, count)
-        run.mkdir(exist_ok=True)
-        run.chmod(0o700)
-        cells = cluster.own.cells if cluster.machine else range(count)
-        total = cluster.count if cluster.machine else count
-        if cluster.moves:
-            make_owners(run, cluster.machines)
-        command = command_of(
-            options, ANY, total, cluster.machines, redirects=cluster.redirect,
-            machine=cluster.machine if cluster.moves else "", moves=cluster.moves,
-        )  # fmt: skip
-        helpers = {}
-        if len(cluster.machines) > 1:
-            helpers["tunnel"] = _tunnel(run, cluster)
-        if cluster.moves:
-            helpers["keeper"] = command_of(options, COPY, total)
-        if cluster.nats_port:
-            helpers["nats"] = _nats(data_dir, cluster)  # ends last
-        return supervise(run, cells, command, helpers)
+        with closing(Zygote(zygote_command(options, count))) as zygote:
+            return _serve(options, count, run, zygote)
     except SluiceError as error:
         problems = error.problems if isinstance(error, ConfigError) else [str(error)]
         for problem in problems:
             print(problem, file=sys.stderr)
         return 1
+
+
+def _serve(options: ServeOptions, count: int, run: Path, zygote: Zygote) -> int:
+    is_first = not any(is_running(run, cell) for cell in range(MAX_CELLS) if run.exists())
+    cluster = _check(options, count, zygote, has_addresses=is_first)
+    keep_machine(options.data_dir, cluster.digest, cluster.machine)
+    if is_first and not cluster.machine:
+        _share_out(options.data_dir, count, zygote)
+    make_directories(options.data_dir, count)
+    run.mkdir(exist_ok=True)
+    run.chmod(0o700)
+    if cluster.moves:
+        make_owners(run, cluster.machines)
+    helpers = {}
+    if len(cluster.machines) > 1:
+        helpers["tunnel"] = program(_tunnel(run, cluster))
+    if cluster.moves:
+        helpers["keeper"] = partial(zygote.fork, {"cell": COPY})
+    if cluster.nats_port:
+        helpers["nats"] = program(_nats(options.data_dir, cluster))  # ends last
+    cells = cluster.own.cells if cluster.machine else range(count)
+    place = {
+        "count": cluster.count if cluster.machine else count,
+        "machines": cluster.machines,
+        "redirects": cluster.redirect,
+        "machine": cluster.machine if cluster.moves else "",
+        "moves": cluster.moves,
+    }
+    return supervise(run, cells, zygote, place, helpers)
 
 
 class _Cluster(msgspec.Struct):
@@ -144,23 +152,17 @@ def _nats(data_dir: Path, cluster: _Cluster) -> list[str]:
     return [sys.executable, "-m", "broker.cluster.nats.server", msgspec.json.encode(told).decode()]
 
 
-def _check(options: ServeOptions, count: int, *, has_addresses: bool) -> _Cluster:
+def _check(options: ServeOptions, count: int, zygote: Zygote, *, has_addresses: bool) -> _Cluster:
     """Try the configuration, and its addresses where they are not in use by cells that run, in a process of its own:
     the supervisor stays small.
 
     Raises:
         ConfigError: a sentence for everything that is wrong; nothing was changed.
     """
-    checked = subprocess.run(
-        command_of(options, CHECK if has_addresses else READ, count),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env=environment(),
-        check=False,
-    )
     try:
-        answer = json.loads(checked.stdout)
-    except ValueError as error:
+        _, written = zygote.run({"cell": CHECK if has_addresses else READ})
+        answer = json.loads(written)
+    except (ChildProcessError, ValueError) as error:
         raise ConfigError(["the configuration cannot be checked; the reason is above"]) from error
     if answer["problems"]:
         raise ConfigError(answer["problems"])
@@ -176,28 +178,24 @@ def _check(options: ServeOptions, count: int, *, has_addresses: bool) -> _Cluste
     return cluster
 
 
-def _share_out(options: ServeOptions, count: int) -> None:
+def _share_out(data_dir: Path, count: int, zygote: Zygote) -> None:
     """Move the sessions of a broker of one process to their cells, in a process of its own.
 
     Raises:
         ConfigError: it failed; the next start continues it.
     """
-    data_dir = options.data_dir
     if change_under_way(data_dir) is None and kept_count(data_dir) != 1:
         return
-    moved = subprocess.run(
-        command_of(options, MOVE, count),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env=environment(),
-        check=False,
-    )
-    if moved.returncode:
+    try:
+        status, _ = zygote.run({"cell": MOVE})
+    except ChildProcessError:
+        status = 1
+    if status:
         raise ConfigError(["sessions could not be moved to their cells; the reason is above"])
 
 
 def main() -> int:
-    """Be a cell, or check what cells are started with, as the argument says; the exit status."""
+    """Be the supervisor, or the zygote and then what a request says; the exit status."""
     told = json.loads(sys.argv[1])
     options = ServeOptions(
         data_dir=Path(told["data_dir"]),
@@ -206,23 +204,26 @@ def main() -> int:
         config_files=tuple(Path(file) for file in told["config_files"]),
         overrides=told["overrides"],
     )
-    if told["cell"] in (CHECK, READ):
-        json.dump(_checked(options, told["count"], has_addresses=told["cell"] == CHECK), sys.stdout)
-        return 0
     if told["cell"] == SUPERVISE:
         return serve(options, told["count"])
-    if told["cell"] == COPY:
-        return _copy(options)
-    if told["cell"] == MOVE:
-        return _move(options, told["count"])
     import_all()
-    cell = fork_cells()
-    if cell is None:
+    request = serve_forks()
+    if request is None:
         return 0
+    what = request["cell"]
+    if what in (CHECK, READ):
+        json.dump(_checked(options, told["count"], has_addresses=what == CHECK), sys.stdout)
+        return 0
+    if what == COPY:
+        return _copy(options)
+    if what == MOVE:
+        return _move(options, told["count"])
     run = options.data_dir / _RUN
-    machines = tuple(Machine(*machine) for machine in told["machines"])
-    owners = owners_in(run) if told["moves"] else None
-    place = Place(cell, told["count"], run, machines, told["redirects"], told["machine"], owners)
+    machines = tuple(Machine(*machine) for machine in request["machines"])
+    owners = owners_in(run) if request["moves"] else None
+    place = Place(
+        what, request["count"], run, machines, request["redirects"], request["machine"], owners
+    )
     return _be_cell(options, place)
 
 

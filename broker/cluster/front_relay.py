@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from asyncio import StreamReader, StreamWriter
+from contextlib import suppress
+from time import monotonic
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -16,6 +19,8 @@ from broker.core.relayed import FRONT_SOCKET, Relayed
 
 _REFRESH_S: Final = 10.0
 _HANDSHAKE_S: Final = 10.0
+_AWAY_S: Final = 1.0
+_AGAIN_S: Final = 0.1
 _AWAY: Final = "cell 0, which answers for all machines, does not run or cannot be reached"
 
 
@@ -71,7 +76,7 @@ class FrontRelay:
             self._certificate.refresh()
             self._refreshing = asyncio.get_running_loop().call_later(_REFRESH_S, self._refresh)
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: StreamReader, writer: StreamWriter) -> None:
         if len(self._tasks) >= self._most:
             writer.transport.abort()
             return
@@ -79,21 +84,16 @@ class FrontRelay:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
             peer: Any = writer.get_extra_info("peername")
             relayed = Relayed(str(peer[0]), int(peer[1]), self._certificate is not None)
-            try:
-                link = connect(self._place.run, FRONT_SOCKET, socket.SOCK_STREAM)
-            except OSError:
+            first_cell = await self._first_cell(msgspec.json.encode(relayed) + b"\n")
+            if first_cell is None:
                 await _refuse(reader, writer)
                 return
-            far_reader, far_writer = await asyncio.open_unix_connection(sock=link, limit=READ_BYTES)
+            far_reader, far_writer = first_cell
             try:
-                far_writer.write(msgspec.json.encode(relayed) + b"\n")
-                if not await self._is_there(far_reader):
-                    await _refuse(reader, writer)
-                    return
                 await carry(reader, writer, far_reader, far_writer)
             finally:
                 far_writer.transport.abort()
@@ -102,17 +102,30 @@ class FrontRelay:
         finally:
             writer.transport.abort()
 
-    @staticmethod
-    async def _is_there(reader: asyncio.StreamReader) -> bool:
-        """True once the first cell has taken the connection; the way there ends where it is not."""
-        try:
-            async with asyncio.timeout(_HANDSHAKE_S):
-                return await reader.read(1) != b""
-        except TimeoutError:
-            return False
+    async def _first_cell(self, greeting: bytes) -> tuple[StreamReader, StreamWriter] | None:
+        """A connection that the first cell has taken; None if there is none after ``_AWAY_S``. The way there ends for a
+        moment when that cell moves."""
+        until = monotonic() + _AWAY_S
+        while True:
+            with suppress(OSError):
+                link = connect(self._place.run, FRONT_SOCKET, socket.SOCK_STREAM)
+                reader, writer = await asyncio.open_unix_connection(sock=link, limit=READ_BYTES)
+                try:
+                    writer.write(greeting)
+                    async with asyncio.timeout(_HANDSHAKE_S):
+                        is_taken = await reader.read(1) != b""
+                except BaseException:
+                    writer.transport.abort()
+                    raise
+                if is_taken:
+                    return reader, writer
+                writer.transport.abort()
+            if monotonic() > until:
+                return None
+            await asyncio.sleep(_AGAIN_S)
 
 
-async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _refuse(reader: StreamReader, writer: StreamWriter) -> None:
     """Answer the first request, whatever it is."""
     body = msgspec.json.encode(
         {"title": "Service Unavailable", "status": 503, "code": "unavailable", "detail": _AWAY}

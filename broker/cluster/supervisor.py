@@ -11,13 +11,12 @@ import asyncio
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import Any, Final
 
 from broker.cluster.channel import Ready
 from broker.cluster.switchboard import Switchboard
@@ -38,6 +37,23 @@ _MOST_SAID: Final = 4096
 FENCED: Final = 70
 _KEEPER: Final = "keeper"
 _NO_ADDRESS: Final = ":0"
+
+# Starts a process. Gets what to call with its number, or with None if it cannot be started, and its standard input and
+# output.
+Launch = Callable[[Callable[[int | None], None], Sequence[int]], None]
+
+
+def program(command: list[str]) -> Launch:
+    """Starts a command."""
+
+    def launch(on_started: Callable[[int | None], None], descriptors: Sequence[int]) -> None:
+        actions = [
+            (os.POSIX_SPAWN_DUP2, descriptor, number)
+            for number, descriptor in enumerate(descriptors)
+        ]
+        on_started(os.posix_spawn(command[0], command, environment(), file_actions=actions))
+
+    return launch
 
 
 def lock(run: Path, name: str) -> int:
@@ -113,14 +129,17 @@ class _Helper:
         self,
         loop: asyncio.AbstractEventLoop,
         name: str,
-        command: Sequence[str],
+        launch: Launch,
         changed: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._name = name
-        self._command = command
+        self._launch = launch
         self._changed = changed
-        self._process: subprocess.Popen[bytes] | None = None
+        self.pid: int | None = None
+        """Number of the process; None while there is none."""
+        self._input: int | None = None
+        self._output: int | None = None
         self._is_stopping = False
         self._started_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
@@ -130,24 +149,32 @@ class _Helper:
         """Called with each line that it says after the first."""
         self.on_ready: Callable[[], None] = lambda: None
 
-    @property
-    def pid(self) -> int | None:
-        """Number of the process; None while there is none."""
-        return None if self._process is None else self._process.pid
-
     def start(self) -> None:
         """Start it, unless this process is stopping."""
         if self._is_stopping:
             return
         self._started_s = time.monotonic()
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
-        )
-        assert self._process.stdout is not None
-        self._loop.add_reader(self._process.stdout, self._said, self._process.stdout)
+        theirs_in, self._input = os.pipe()
+        self._output, theirs_out = os.pipe()
+        self._loop.add_reader(self._output, self._said, self._output)
+        self._launch(self._started, (theirs_in, theirs_out))
+        os.close(theirs_in)
+        os.close(theirs_out)
 
-    def _said(self, output: IO[bytes]) -> None:
-        data = os.read(output.fileno(), _MOST_SAID)
+    def _started(self, pid: int | None) -> None:
+        if self._is_stopping:
+            return
+        self.pid = pid
+        try:
+            if pid is not None:
+                os.kill(pid, 0)
+        except ProcessLookupError:  # its end was heard before its number
+            pid = None
+        if pid is None:
+            self.ended(None)
+
+    def _said(self, output: int) -> None:
+        data = os.read(output, _MOST_SAID)
         if not data:
             self._loop.remove_reader(output)
             return
@@ -162,12 +189,11 @@ class _Helper:
 
     def tell(self, line: str) -> None:
         """Give it a line, if it runs."""
-        if self._process is not None:
-            assert self._process.stdin is not None
+        if self._input is not None:
             with suppress(OSError):  # it has ended
-                os.write(self._process.stdin.fileno(), line.encode() + b"\n")
+                os.write(self._input, line.encode() + b"\n")
 
-    def ended(self, status: int) -> None:
+    def ended(self, status: int | None) -> None:
         """It has ended, and is started again: the later, the more often that happens."""
         self._close()
         if self._is_stopping:
@@ -181,22 +207,21 @@ class _Helper:
     def stop(self) -> None:
         """End it, and wait until it has. Its input ends, too, where this process is killed, but without that line."""
         self._is_stopping = True
-        process = self._process
+        pid = self.pid
         self.tell("stop 0")
         self._close()
-        if process is not None:
-            process.wait()
+        if pid is not None:
+            os.waitpid(pid, 0)
 
     def _close(self) -> None:
-        process, self._process = self._process, None
+        self.pid = None
         self.is_ready = False
         self._data = b""
-        if process is not None:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            self._loop.remove_reader(process.stdout)
-            process.stdin.close()
-            process.stdout.close()
+        if self._input is not None and self._output is not None:
+            self._loop.remove_reader(self._output)
+            os.close(self._input)
+            os.close(self._output)
+            self._input = self._output = None
 
 
 class Supervisor:
@@ -206,17 +231,19 @@ class Supervisor:
         self,
         run: Path,
         cells: Sequence[int],
-        command: Sequence[str],
-        helpers: Mapping[str, Sequence[str]] | None = None,
+        zygote: Zygote,
+        place: Mapping[str, Any],
+        helpers: Mapping[str, Launch] | None = None,
     ) -> None:
-        """``command`` starts the zygote (``broker.cluster.zygote``), and those of ``helpers`` processes beside the
-        cells, by their names in the log.
+        """Cells are forks of ``zygote``, asked for with ``place`` and the number of the cell. ``helpers`` are processes
+        beside them, by their names in the log.
 
         Raises:
             ConfigError: another supervisor has the directory.
         """
         self._run = run
-        self._zygote_command = command
+        self._zygote = zygote
+        self._place = place
         try:
             self._lock = lock(run, _SUPERVISOR_LOCK)
         except BlockingIOError as error:
@@ -231,7 +258,6 @@ class Supervisor:
         self._is_stopping = False
         self._status = 0
         self._changed = asyncio.Event()
-        self._zygote: Zygote | None = None
         self._statuses: dict[int, int] = {}
         """How processes of cells ended."""
         self._helpers = [
@@ -254,6 +280,7 @@ class Supervisor:
     async def serve(self) -> int:
         """Run the cells until they are told to stop; the exit status."""
         self._on_signals()
+        self._zygote.listen(self._loop)
         for helper in self._helpers:
             helper.start()
         for cell in self._cells.values():
@@ -280,8 +307,7 @@ class Supervisor:
         await self._until(
             lambda: self._is_stopping and not any(c.pid or c.is_asked for c in self._cells.values())
         )
-        if self._zygote is not None:
-            self._zygote.close()
+        self._zygote.close()
         for helper in self._helpers:
             helper.stop()
         self._switchboard.close()
@@ -303,7 +329,7 @@ class Supervisor:
         """A cell has made its line: one of an earlier supervisor is this one's from now on."""
         process = self._cells.setdefault(cell, _Cell(cell))
         if process.is_asked:
-            self._forked(cell, pid)
+            self._forked(process, pid)
         elif process.pid != pid:
             _log.info("cell.adopted", cell=cell, process=pid)
             self._watch(process, pid)
@@ -373,30 +399,22 @@ class Supervisor:
         self._switchboard.prepare(cell.number)
         cell.started_s = time.monotonic()
         cell.is_asked = True
-        if self._zygote is None:
-            self._zygote = Zygote(self._loop, self._zygote_command, self._forked, self._lost)
-        self._zygote.fork(cell.number)
+        request = {**self._place, "cell": cell.number}
+        self._zygote.fork(request, lambda pid: self._forked(cell, pid))
 
-    def _forked(self, number: int, pid: int) -> None:
-        """The process of a cell is there."""
-        cell = self._cells[number]
-        if cell.is_asked:
-            cell.is_asked = False
-            self._watch(cell, pid)
-            if self._is_stopping:
-                self._tell(signal.SIGTERM)
-            elif not cell.is_wanted:
-                self._end(cell)
-
-    def _lost(self) -> None:
-        """The zygote has ended: the next cell needs another one."""
-        self._zygote = None
-        asked = [cell for cell in self._cells.values() if cell.is_asked]
-        for cell in asked:
-            cell.is_asked = False
+    def _forked(self, cell: _Cell, pid: int | None) -> None:
+        """The process of a cell is there, or cannot be."""
+        if not cell.is_asked:  # it has made its line already
+            return
+        cell.is_asked = False
+        if pid is None:
             self._over(cell, None)
-        _log.error("zygote.ended", cells=[cell.number for cell in asked])
-        self._changed.set()
+            return
+        self._watch(cell, pid)
+        if self._is_stopping:
+            self._tell(signal.SIGTERM)
+        elif not cell.is_wanted:
+            self._end(cell)
 
     def _reap(self) -> None:
         """Note how processes ended. Those that a cell left behind are this one's children, too."""
@@ -498,8 +516,9 @@ def _reason(status: int | None) -> str:
 def supervise(
     run: Path,
     cells: Sequence[int],
-    command: Sequence[str],
-    helpers: Mapping[str, Sequence[str]],
+    zygote: Zygote,
+    place: Mapping[str, Any],
+    helpers: Mapping[str, Launch],
 ) -> int:
     """Run cells until SIGTERM or SIGINT; the exit status.
 
@@ -508,6 +527,6 @@ def supervise(
     """
 
     async def serve() -> int:
-        return await Supervisor(run, cells, command, helpers).serve()
+        return await Supervisor(run, cells, zygote, place, helpers).serve()
 
     return asyncio.run(serve())

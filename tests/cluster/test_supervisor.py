@@ -21,6 +21,7 @@ from broker.cluster.directories import (
     make_directories,
 )
 from broker.cluster.supervisor import Supervisor, is_running
+from broker.cluster.zygote import Zygote
 from broker.core.cells import MAX_CELLS, SLOTS, Place
 from broker.core.errors import ConfigError
 from tests.support.waiting import until
@@ -38,7 +39,7 @@ async def supervised(run: Path, count: int = 2, *what: str) -> AsyncIterator[Sup
     """A supervisor of bare cells, which are told to stop at the end."""
 
     command = (sys.executable, "-m", "tests.support.bare_cell", str(count), str(run), *what)
-    supervisor = Supervisor(run, range(count), command)
+    supervisor = Supervisor(run, range(count), Zygote(command), {})
     serving = asyncio.create_task(supervisor.serve())
     try:
         yield supervisor
@@ -56,7 +57,7 @@ def test_it_says_ready_once_all_are(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert is_running(tmp_path, 0)
             assert is_running(tmp_path, 1)
             with pytest.raises(ConfigError, match="in use by another sluice"):
-                Supervisor(tmp_path, range(2), ())
+                Supervisor(tmp_path, range(2), Zygote(()), {})
         assert supervisor._status == 0
         assert not is_running(tmp_path, 0)
         assert not (tmp_path / "control.sock").exists()
@@ -90,10 +91,10 @@ def test_cells_outlive_the_zygote_and_are_started_again_without_it(tmp_path: Pat
         async with supervised(tmp_path) as supervisor:
             await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
             first, other = (cell.pid for cell in supervisor._cells.values())
-            zygote = supervisor._zygote
+            zygote = supervisor._zygote.pid
             assert zygote is not None
-            os.kill(zygote._process.pid, signal.SIGKILL)
-            await until(lambda: supervisor._zygote is None)
+            os.kill(zygote, signal.SIGKILL)
+            await until(lambda: supervisor._zygote.pid is None)
             os.kill(first, signal.SIGKILL)
             await until(lambda: supervisor._cells[0].pid not in (0, first))
             await until(lambda: supervisor._cells[0].ready)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broker.cluster.control import Control
 from broker.cluster.supervisor import cell_lock, lock
-from broker.cluster.zygote import fork_cells
+from broker.cluster.zygote import serve_forks
 from broker.core.cells import Place
 
 
@@ -30,5 +30,5 @@ async def be(number: int) -> None:
 
 
 if __name__ == "__main__":
-    if (cell := fork_cells()) is not None:
-        asyncio.run(be(cell))
+    if (request := serve_forks()) is not None:
+        asyncio.run(be(request["cell"]))

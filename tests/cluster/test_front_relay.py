@@ -1,0 +1,74 @@
+"""The API at a machine without the first cell waits a moment for that cell, which may be moving."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+from pathlib import Path
+
+from broker.cluster.channel import bind
+from broker.cluster.front_relay import FrontRelay
+from broker.core.cells import Place
+from broker.core.relayed import FRONT_SOCKET
+
+
+async def _ask(relay: FrontRelay) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(*await relay.start())
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    return reader, writer
+
+
+async def _answer(
+    taken: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    taken.set()
+    await reader.readline()  # whom the request is of
+    writer.write(b"1")
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+    writer.close()
+
+
+async def _cut_off(
+    taken: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """As a tunnel does, whose machine no longer runs the cell."""
+    taken.set()
+    writer.close()
+
+
+def _relay(run: Path) -> FrontRelay:
+    listener = socket.create_server(("127.0.0.1", 0))
+    return FrontRelay(Place(1, 2, run), listener, None, 8)
+
+
+def test_a_request_waits_for_the_first_cell(tmp_path: Path) -> None:
+    async def test() -> None:
+        relay = _relay(tmp_path)
+        reader, writer = await _ask(relay)
+        for answer in (_cut_off, _answer):
+            taken = asyncio.Event()
+            listening = bind(tmp_path, FRONT_SOCKET, socket.SOCK_STREAM)
+            listening.listen()
+            server = await asyncio.start_unix_server(partial(answer, taken), sock=listening)
+            await taken.wait()
+            server.close()
+        assert await reader.readline() == b"HTTP/1.1 204 No Content\r\n"
+        writer.close()
+        await relay.stop()
+
+    asyncio.run(test())
+
+
+def test_a_request_is_refused_where_the_first_cell_stays_away(tmp_path: Path) -> None:
+    async def test() -> None:
+        relay = _relay(tmp_path)
+        reader, writer = await _ask(relay)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"cell 0, which answers for all machines, does not run" in answer
+        writer.close()
+        await relay.stop()
+
+    asyncio.run(test())
