@@ -210,19 +210,19 @@ def main() -> int:
     request = serve_forks()
     if request is None:
         return 0
-    what = request["cell"]
-    if what in (CHECK, READ):
-        json.dump(_checked(options, told["count"], has_addresses=what == CHECK), sys.stdout)
+    cell = request["cell"]
+    if cell in (CHECK, READ):
+        json.dump(_checked(options, told["count"], has_addresses=cell == CHECK), sys.stdout)
         return 0
-    if what == COPY:
+    if cell == COPY:
         return _copy(options)
-    if what == MOVE:
+    if cell == MOVE:
         return _move(options, told["count"])
     run = options.data_dir / _RUN
     machines = tuple(Machine(*machine) for machine in request["machines"])
     owners = owners_in(run) if request["moves"] else None
     place = Place(
-        what, request["count"], run, machines, request["redirects"], request["machine"], owners
+        cell, request["count"], run, machines, request["redirects"], request["machine"], owners
     )
     return _be_cell(options, place)
 
