@@ -43,12 +43,13 @@ Answer = (
 
 
 def encode_fitting(packet: Answer, version: int, max_bytes: float) -> bytes:
-    """Encode like ``encode_packet``, without the reason string, then the user properties, where they make it too large.
+    """Encode like ``encode_packet``, without the reason string, then the user properties, then the server reference,
+    where they make it too large.
 
     An acknowledgement is never left out itself [MQTT-3.4.2-2, -3].
     """
     encoded = encode_packet(packet, version)
-    for name in ("Reason-String", p.USER_PROPERTY):
+    for name in ("Reason-String", p.USER_PROPERTY, "Server-Reference"):
         if len(encoded) > max_bytes and name in packet.properties:
             packet.properties = {
                 key: value for key, value in packet.properties.items() if key != name

@@ -445,8 +445,11 @@ class Connection:
             self.refuse_connect(reason.SERVER_UNAVAILABLE)
         self.disconnect(reason.UNSPECIFIED_ERROR, "internal_error")
 
-    def disconnect(self, code: int, why: str, *, text: str = "", is_will_due: bool = True) -> None:
-        """DISCONNECT with a reason code to version 5 clients, then the end."""
+    def disconnect(
+        self, code: int, why: str, *, text: str = "", is_will_due: bool = True, server: str = ""
+    ) -> None:
+        """DISCONNECT with a reason code to version 5 clients, then the end. ``server`` is the one to use in place of
+        this."""
         if self.is_closed:
             return
         is_stopping = self.context.is_stopping
@@ -459,6 +462,8 @@ class Connection:
             self._refuse_late(code if code in _CONNACK_CODES else reason.SERVER_UNAVAILABLE)
         elif self.is_v5 and self.is_connected:
             properties = {"Reason-String": text} if text else {}
+            if server:
+                properties["Server-Reference"] = server
             self.reply(encode_fitting(Disconnect(code, properties), 5, self.max_sent_bytes))
         self.end(why, is_will_due=is_will_due, lingers=self.is_v5 and not is_stopping, text=text)
 

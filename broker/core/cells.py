@@ -131,6 +131,17 @@ class Place:
         return "" if machine.name == own else machine.mqtt
 
     @property
+    def servers_elsewhere(self) -> str:
+        """Addresses of the other machines, to which clients of MQTT 5 are referred when this process ends, as a Server
+        Reference [MQTT 5.0, 4.11]. Empty where clients are not referred."""
+        if not self.redirects:
+            return ""
+        own = self.machine or self.home_of(self.number).name
+        at = [machine.name for machine in self.machines].index(own)
+        others = [*self.machines[at + 1 :], *self.machines[:at]]
+        return " ".join(machine.mqtt for machine in others if machine.mqtt)
+
+    @property
     def index(self) -> int:
         """Its number among the cells of its machine, from 0; -1 for a guest."""
         return -1 if self.is_guest else self.number - self.near.start

@@ -182,7 +182,8 @@ class Server:
         return bound
 
     async def stop(self, deadline_s: float = 5.0, *, publishes_wills: bool = False) -> None:
-        """Accept no more, finish what is under way, send what waits for the store, disconnect clients (0x8B).
+        """Accept no more, finish what is under way, send what waits for the store, disconnect clients (0x8B, or
+        0x9C with the other machines).
 
         What other processes do not decide in half of the time is dropped and counted; clients send it again.
 
@@ -200,9 +201,12 @@ class Server:
         await self._until(lambda: not any(c.is_parked for c in self.hub.connections), halfway)
         await self.hub.pipeline.lanes.close(halfway - self._loop.time())
         await self._until(lambda: not any(c.answers.batches for c in self.hub.connections), ends_at)
+        place = self.hub.context.place
+        servers = "" if place is None else place.servers_elsewhere
+        code = reason.USE_ANOTHER_SERVER if servers else reason.SERVER_SHUTTING_DOWN
         for connection in list(self.hub.connections):
             connection.disconnect(
-                reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills
+                code, "server_shutdown", is_will_due=publishes_wills, server=servers
             )
         await self._until(lambda: not self.listeners.links, ends_at)
         await self.hub.access.stop()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from broker.cluster.directories import make_directories
 from broker.cluster.switchboard import Switchboard
 from broker.cluster.tunnel import Told, Tunnel, context_of
-from broker.codec.packets import ConnAck, Connect
+from broker.codec.packets import ConnAck, Connect, Disconnect
 from broker.core import reason
 from broker.core.cells import Machine, Place
 from tests.end_to_end.clients import Client
@@ -172,6 +172,28 @@ def test_a_client_of_mqtt_5_is_referred_to_its_machine_and_older_ones_are_relaye
             await connected.close()
 
     with Machines(tmp_path, {"a": 1, "b": 1}, redirects=True).running() as machines:
+        asyncio.run(refer(machines))
+
+
+def test_clients_of_a_machine_that_stops_are_referred_to_the_others(tmp_path: Path) -> None:
+    async def refer(machines: Machines) -> None:
+        node = machines.nodes[0]
+        referred = await WireClient.connected(node.mqtt[1], Connect(machines.client_of(0), 5))
+        small = await WireClient.connected(
+            node.mqtt[1],
+            Connect(machines.client_of(0, "small"), 5, properties={"Maximum-Packet-Size": 32}),
+        )
+        older = await WireClient.connected(node.mqtt[1], Connect(machines.client_of(0, "older"), 4))
+        await asyncio.to_thread(node.stop)
+        disconnect = await referred.expect(Disconnect)
+        assert disconnect.reason_code == reason.USE_ANOTHER_SERVER
+        assert disconnect.properties == {"Server-Reference": "b.example:1883 c.example:1883"}
+        disconnect = await small.expect(Disconnect)
+        assert (disconnect.reason_code, disconnect.properties) == (reason.USE_ANOTHER_SERVER, {})
+        for client in (referred, small, older):
+            await client.closed()
+
+    with Machines(tmp_path, {"a": 1, "b": 1, "c": 1}, redirects=True).running() as machines:
         asyncio.run(refer(machines))
 
 
