@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.cluster.copies import Copy
 from broker.cluster.copying import CopyState, fetch, server_of_copies
 from broker.cluster.nats.check import problems_of, problems_of_name, problems_of_sync
 from broker.cluster.nats.line import Servers
@@ -229,6 +230,36 @@ def test_a_group_that_its_owner_did_not_finish_is_none(
     marks = [mark for mark, _ in log_of(servers, cell, "c").follow(Mark())]
     assert marks == [Mark(1, 1, 0), Mark(2, 1, 1), Mark(4, 2, 0), Mark(5, 2, 1)]
     store.close()
+
+
+def test_a_log_that_a_newer_release_writes_is_awaited(
+    servers: Nats, cell: int, tmp_path: Path
+) -> None:
+    """A copy keeps what it has, and is no owner, until its machine is upgraded."""
+    log = log_of(servers, cell)
+    log.claim(Mark())
+    log.append([(b"known", b"1", False)])
+    log._waiting = [_Part(_message(3, 1, 2, b"what a newer one means", flag=False), "newer", 2)]
+    log._sent()
+    copy = Copy(cell, tmp_path, log_of(servers, cell, "b"), _brings_none)
+    copy.start()
+    eventually(
+        lambda: (
+            copy.state()[0].problem
+            == f"cell {cell}: message 3 of the log in NATS was written by a newer "
+            "release; upgrade this machine"
+        )
+    )
+    copy.stop()
+    copied = Database(tmp_path / DATABASE_FOLDER, USUAL_MEMORY)
+    assert (copied.get(b"known"), copied.applied) == (b"1", Mark(2, 1, 1))
+    copied.close()
+    with pytest.raises(Unavailable, match="upgrade this machine"):
+        RocksStore(tmp_path, log=log_of(servers, cell, "c"))
+
+
+def _brings_none(_cell: int, _directory: Path, _least: int) -> None:
+    raise AssertionError("the copy is to be kept")
 
 
 def test_what_was_confirmed_too_late_is_taken_back(

@@ -36,6 +36,8 @@ from broker.storage.commit_log import (
 )
 
 _HEAD: Final = Struct(">BBIQI")
+# Kinds of messages. A release writes a new kind only where the release before it reads that kind: machines of both
+# follow one log during an upgrade.
 _GROUP: Final = 1
 _CLAIM: Final = 2
 
@@ -275,6 +277,11 @@ class NatsLog:
         body = payload[_HEAD.size :]
         if crc32(body) != checksum:
             raise self._damaged(sequence, "its checksum differs")
+        if kind not in (_GROUP, _CLAIM):
+            raise Unavailable(
+                f"cell {self.cell}: message {sequence} of the log in NATS was written by a newer release; upgrade this "
+                "machine"
+            )
         return kind, flag, epoch, number, body
 
     def _damaged(self, sequence: int, what: str) -> LogLost:
