@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from broker.admin.named_files import file_problems
 from broker.auth.chain import ALIASES, native
-from broker.config.layers import API_FILE
+from broker.config.file_names import API_FILE
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.secret_text import check_moved, reference_problems, with_stored

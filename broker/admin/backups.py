@@ -21,7 +21,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from broker.config.assignments import KeyPath, read_lines
-from broker.config.layers import API_FILE, BASE_FILE, MAIN_DIRECTORY, MAIN_FILE
+from broker.config.file_names import API_FILE, BASE_FILE, MAIN_DIRECTORY, MAIN_FILE
 from broker.config.objects import without_objects
 from broker.config.root import Config, split
 from broker.config.secret_text import SecretText, SecretUrl, secrets_in

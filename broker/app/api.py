@@ -29,7 +29,7 @@ from broker.auth.login_limits import LoginLimits, network_of
 from broker.cluster.directories import cells_directory
 from broker.cluster.front_relay import FrontRelay
 from broker.cluster.service import ClusterService
-from broker.config.layers import API_FILE
+from broker.config.file_names import API_FILE
 from broker.config.ssrf import AddressGuard
 from broker.config.vault import KEY_FILE
 from broker.core import lazy_module

@@ -24,7 +24,7 @@ from broker.cluster.directories import CELLS, cell_directory, keep_count
 from broker.cluster.positions import StoredPositions
 from broker.cluster.supervisor import no_supervisor
 from broker.config.assignments import HEADER, line_of
-from broker.config.layers import API_FILE
+from broker.config.file_names import API_FILE
 from broker.config.root import load_config
 from broker.config.vault import KEY_FILE, KEY_FILE_VARIABLE, KEY_VARIABLE, Vault
 from broker.connection.sessions.log import SESSION_LOG

@@ -54,6 +54,7 @@ def serve(
 
     Prints one line with its addresses when it is ready.
     """
+    from broker.cluster.directories import count_of_machine
     from broker.config.options import ServeOptions
 
     options = ServeOptions(
@@ -63,8 +64,10 @@ def serve(
         config_files=tuple(config or ()),
         overrides=_log_settings() | _overrides(settings or []),
     )
-    if (count := count_of(workers, "--workers")) > 1:
-        raise typer.Exit(import_module("broker.app.cells").serve(options, count))
+    count = count_of(workers, "--workers")
+    own_count = count_of_machine(data_dir) if count == 1 else 0
+    if count > 1 or own_count:  # the supervisor needs no more imports
+        raise typer.Exit(import_module("broker.app.cells").serve(options, own_count or count))
     gc.disable()  # the server enables it: a start imports and creates almost no garbage
     raise typer.Exit(import_module("broker.app.lifecycle").serve(options))
 

@@ -185,6 +185,14 @@ def kept_machine(data_dir: Path) -> str | None:
     return kept[1] if kept else None
 
 
+def count_of_machine(data_dir: Path) -> int:
+    """Number of cells of the machine of a cluster whose data it is; 0 where the configuration has to be asked."""
+    with suppress(ConfigError):
+        if _kept_cluster(data_dir):
+            return kept_count(data_dir) or 0
+    return 0
+
+
 def check_machine(data_dir: Path, cluster: str, machine: str) -> None:
     """Refuse data of another cluster or machine, or of a broker that is in none.
 

@@ -18,13 +18,10 @@ from typing import Any
 
 from broker.config.allowed import SECRET_PREFIX
 from broker.config.assignments import KeyPath, read_lines
+from broker.config.file_names import MAIN_DIRECTORY, MAIN_FILE
 from broker.config.hocon import parse_file, parse_value
 from broker.config.hocon_reader import HoconError
 
-BASE_FILE = "base.hocon"
-API_FILE = "api.hocon"
-MAIN_FILE = "sluice.conf"
-MAIN_DIRECTORY = "conf.d"
 ENVIRONMENT_PREFIX = "SLUICE_"
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 

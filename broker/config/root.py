@@ -12,10 +12,9 @@ from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict
 
 from broker.config.assignments import KeyPath
+from broker.config.file_names import API_FILE, BASE_FILE
 from broker.config.hocon_reader import HoconError
 from broker.config.layers import (
-    API_FILE,
-    BASE_FILE,
     Layer,
     api_layer,
     environment_layer,

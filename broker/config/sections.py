@@ -20,7 +20,8 @@ from threading import Lock, Thread
 from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.config.assignments import HEADER, KeyPath, assign, line_of
-from broker.config.layers import API_FILE, BASE_FILE, Layer
+from broker.config.file_names import API_FILE, BASE_FILE
+from broker.config.layers import Layer
 from broker.config.objects import LayerObjects
 from broker.config.root import Config
 from broker.config.stamp import stamp_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from rocksdict import Snapshot
 
-from broker.config.layers import API_FILE
+from broker.config.file_names import API_FILE
 from broker.core.errors import Unavailable
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamRecord
