@@ -51,7 +51,10 @@ def program(command: list[str]) -> Launch:
             (os.POSIX_SPAWN_DUP2, descriptor, number)
             for number, descriptor in enumerate(descriptors)
         ]
-        on_started(os.posix_spawn(command[0], command, environment(), file_actions=actions))
+        # of a session of its own: Ctrl-C is for the supervisor
+        on_started(
+            os.posix_spawn(command[0], command, environment(), file_actions=actions, setsid=True)
+        )
 
     return launch
 

@@ -84,7 +84,9 @@ class Zygote:
             os.close(theirs)
             self._asked.popleft()
             assert self._line is not None
-            heard = self._line.recv(_PID.size)
+            heard = b""
+            with suppress(ConnectionError):
+                heard = self._line.recv(_PID.size)
             if not heard:
                 raise ChildProcessError("the zygote has ended")
             written = file.read()
@@ -99,6 +101,7 @@ class Zygote:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env=environment(),
+                start_new_session=True,  # Ctrl-C is for the supervisor
             )
         if self._loop is not None:
             self.listen(self._loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -127,6 +128,16 @@ def refused(node: Node, *options: str) -> str:
     )  # fmt: skip
     assert done.returncode != 0
     return done.stderr
+
+
+def test_ctrl_c_ends_all_without_a_word_of_the_processes_beside(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to all processes of its foreground group."""
+    node = Node(tmp_path / "data", workers=2, prefix=["setsid"]).start()
+    assert node.process is not None
+    os.killpg(node.process.pid, signal.SIGINT)
+    assert node.process.wait(60) == 0
+    node.stop()
+    assert "Traceback" not in node.log.read_text()
 
 
 def test_another_number_of_workers_is_refused(node: Node) -> None:
