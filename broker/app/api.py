@@ -188,7 +188,8 @@ class Api:
         servers = [make(app, "", 0, listener, way="cells") for listener in self._inner]
         if place is not None and 0 not in place.near:
             most = self._node.api_settings.max_connections
-            return servers + [FrontRelay(place, *pair, most) for pair in shown]
+            health = self._node.health
+            return servers + [FrontRelay(place, health, most, *pair) for pair in shown]
         if place is not None and place.machines and place.number == 0:
             of_machines = features.load(features.API_CELL_LISTENER)(place, FRONT_SOCKET)
             self._inner.append(of_machines)

@@ -66,6 +66,8 @@ class NodeHealth:
         """Reason why the node should get no traffic now, or None."""
         if self._server.hub.context.is_stopping:
             return "stopping"
+        if self._server.is_parting:
+            return "its clients are moving to another machine"
         if not self._server.is_loaded:
             return "the store is being loaded"
         if not self._is_open():

@@ -85,6 +85,13 @@ def leaves_for(views: Views, cell: int) -> str:
     return min(ready)[-1] if ready else ""
 
 
+def is_leaving(views: Views, cell: int, runner: str) -> bool:
+    """True if a cell is about to move from the machine that runs it."""
+    state = views.states[runner]
+    home = views.homes[cell]
+    return state.is_drained or state.is_leaving or (home != runner and home in views.states)
+
+
 def is_held(views: Views, cell: int, machines: Sequence[str]) -> bool:
     """True if a cell runs, and all these machines run it or have a copy that follows."""
     states = [views.states.get(name) for name in machines]

@@ -1,8 +1,10 @@
-"""The API at a machine that does not have the first cell: what comes there is relayed to it, which answers."""
+"""The API at a machine that does not have the first cell: what comes there is relayed to it, which answers. Probes of
+load balancers ask for this machine, and are answered here."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from asyncio import StreamReader, StreamWriter
@@ -19,6 +21,7 @@ from broker.core.relayed import FRONT_SOCKET, Relayed
 
 _REFRESH_S: Final = 10.0
 _HANDSHAKE_S: Final = 10.0
+_PROBE: Final = re.compile(rb"GET /(livez|readyz)[ ?]")
 _AWAY_S: Final = 1.0
 _AGAIN_S: Final = 0.1
 _AWAY: Final = "cell 0, which answers for all machines, does not run or cannot be reached"
@@ -32,14 +35,28 @@ class Certificate(Protocol):
     def refresh(self) -> None: ...
 
 
+class Health(Protocol):
+    """Health of this cell (``broker.app.health.NodeHealth``)."""
+
+    def not_ready(self) -> str | None: ...
+
+    def remark(self) -> str: ...
+
+
 class FrontRelay:
     """One listener, of HTTPS with a ``certificate``; at most ``most`` concurrent connections. It does as
     ``ui.api.server.ApiServer``."""
 
     def __init__(
-        self, place: Place, listener: socket.socket, certificate: Certificate | None, most: int
+        self,
+        place: Place,
+        health: Health,
+        most: int,
+        listener: socket.socket,
+        certificate: Certificate | None = None,
     ) -> None:
         self._place = place
+        self._health = health
         self._listener = listener
         self._certificate = certificate
         self._most = most
@@ -86,14 +103,20 @@ class FrontRelay:
 
     async def _relay(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
+            async with asyncio.timeout(_HANDSHAKE_S):
+                first = await reader.read(READ_BYTES)
+            if (probe := _PROBE.match(first)) is not None:
+                await self._answer(probe[1], writer)
+                return
             peer: Any = writer.get_extra_info("peername")
             relayed = Relayed(str(peer[0]), int(peer[1]), self._certificate is not None)
             first_cell = await self._first_cell(msgspec.json.encode(relayed) + b"\n")
             if first_cell is None:
-                await _refuse(reader, writer)
+                await _refuse(writer)
                 return
             far_reader, far_writer = first_cell
             try:
+                far_writer.write(first)
                 await carry(reader, writer, far_reader, far_writer)
             finally:
                 far_writer.transport.abort()
@@ -101,6 +124,12 @@ class FrontRelay:
             pass  # one side is gone
         finally:
             writer.transport.abort()
+
+    async def _answer(self, probe: bytes, writer: StreamWriter) -> None:
+        reason = None if probe == b"livez" else self._health.not_ready()
+        text = "ok" if probe == b"livez" else reason or self._health.remark()
+        status = "200 OK" if reason is None else "503 Service Unavailable"
+        await _end_with(writer, status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
     async def _first_cell(self, greeting: bytes) -> tuple[StreamReader, StreamWriter] | None:
         """A connection that the first cell has taken; None if there is none after ``_AWAY_S``. The way there ends for a
@@ -125,17 +154,22 @@ class FrontRelay:
             await asyncio.sleep(_AGAIN_S)
 
 
-async def _refuse(reader: StreamReader, writer: StreamWriter) -> None:
+async def _refuse(writer: StreamWriter) -> None:
     """Answer the first request, whatever it is."""
-    body = msgspec.json.encode(
-        {"title": "Service Unavailable", "status": 503, "code": "unavailable", "detail": _AWAY}
-    )
-    head = (
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
+    problem = {
+        "title": "Service Unavailable",
+        "status": 503,
+        "code": "unavailable",
+        "detail": _AWAY,
+    }
+    body = msgspec.json.encode(problem)
+    status = "503 Service Unavailable\r\nRetry-After: 1"
+    await _end_with(writer, status, "application/problem+json", body)
+
+
+async def _end_with(writer: StreamWriter, status: str, media_type: str, body: bytes) -> None:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     async with asyncio.timeout(_HANDSHAKE_S):
-        await reader.read(READ_BYTES)  # else the answer is lost with what was not read
         writer.write(head.encode() + body)
         await writer.drain()
         writer.close()

@@ -37,6 +37,7 @@ from broker.cluster.copying import CopyState, Source, server_of_copies, socket_o
 from broker.cluster.decisions import (
     Views,
     is_held,
+    is_leaving,
     leaves_for,
     reached_at,
     runner_of,
@@ -51,6 +52,7 @@ from broker.cluster.nats.log import NatsLog
 from broker.cluster.owners import owners_in
 from broker.cluster.settings import ClusterSettings
 from broker.cluster.supervisor import is_running, lock
+from broker.core.cells import LEAVES
 from broker.core.errors import Unavailable
 from broker.observe.log import get_logger
 
@@ -427,7 +429,8 @@ class Keeper:
             self._tell_expected()
             for cell in self._homes:
                 if runner := reached_at(views, cell):
-                    self._owners[cell] = self._places[runner]
+                    leaves = LEAVES if is_leaving(views, cell, runner) else 0
+                    self._owners[cell] = self._places[runner] | leaves
 
     def _part_with_copies(self, views: Views) -> None:
         """Remove copies that other machines are to have since one was added, once all of these have them."""

@@ -1,5 +1,6 @@
 """The machine that runs each cell now: a file in the run directory that the keeper writes, and that other processes of
-the machine have in their memory. Byte n is the place of the machine of cell n among the machines.
+the machine have in their memory. Byte n is the place of the machine of cell n among the machines, with
+``broker.core.cells.LEAVES``.
 """
 
 from __future__ import annotations

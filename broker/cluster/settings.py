@@ -180,6 +180,13 @@ class ClusterSettings(Settings):
         "server's address; else it is relayed.",
     )
 
+    disconnect_rate: int = Field(
+        default=1000,
+        ge=1,
+        description="Clients per second that a cell disconnects before it moves to another machine, so that they do "
+        "not connect to the others at once. It takes 5 s at most.",
+    )
+
     @model_validator(mode="after")
     def _check_machines(self) -> ClusterSettings:
         if not self.machine and not self.machines:

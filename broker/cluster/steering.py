@@ -93,6 +93,7 @@ class Steering:
         self._joining: socket.socket | None = None
         """Where clients come whose connections another machine relays; None in a cluster of one."""
         self._listeners: Listeners | None = None
+        self._is_parting = False
         self._taking: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
@@ -113,14 +114,22 @@ class Steering:
             self._joining.listen(_BACKLOG)
             self._loop.add_reader(self._joining, self._accept_joining)
 
-    async def stop(self, deadline_s: float) -> None:
-        """Take no more connections; return once those that are relayed have ended, or after ``deadline_s``."""
-        if self._listeners is not None and self.control.passed is not None:
-            self._loop.remove_reader(self.control.passed)
+    def part(self) -> None:
+        """Take no more connections: at other machines they wait until the cell runs elsewhere."""
+        self._is_parting = True
+        self._close_joining()
+
+    def _close_joining(self) -> None:
         if self._joining is not None:
             self._loop.remove_reader(self._joining)
             self._joining.close()
             self._joining = None
+
+    async def stop(self, deadline_s: float) -> None:
+        """Take no more connections; return once those that are relayed have ended, or after ``deadline_s``."""
+        if self._listeners is not None and self.control.passed is not None:
+            self._loop.remove_reader(self.control.passed)
+        self._close_joining()
         ends_at = self._loop.time() + deadline_s
         while self.gateways and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping
             await asyncio.sleep(_STOP_POLL_S)
@@ -295,7 +304,7 @@ class Steering:
         """Serve a connection. Most storms of connects go through here: no coroutine but the loop's own."""
         assert self._listeners is not None
         make_link = self._listeners.link_maker(listener, origin)
-        if make_link is None:
+        if make_link is None or self._is_parting:
             link.close()
             return
         task = self._loop.create_task(self._loop.connect_accepted_socket(make_link, link))

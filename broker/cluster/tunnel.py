@@ -27,7 +27,7 @@ from broker.cluster.channel import bind, connect
 from broker.cluster.neighbour import Neighbour
 from broker.cluster.owners import owners_in
 from broker.config.stamp import stamp_of
-from broker.core.cells import Machine
+from broker.core.cells import LEAVES, Machine
 from broker.core.relayed import FRONT_SOCKET
 from broker.observe.log import get_logger, mark_lines, setup
 
@@ -173,7 +173,7 @@ class Tunnel:
         machines = self._told.machines
         if self._owners is None:
             return next(machine for machine in machines if cell in machine.cells)
-        return machines[self._owners[cell]]
+        return machines[self._owners[cell] & ~LEAVES]
 
     async def _follow_owners(self) -> None:
         """Have the sockets of all cells that run elsewhere, and of no other."""

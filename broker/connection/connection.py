@@ -51,6 +51,8 @@ RETURN_CODES: Final = {
     reason.BANNED: 5,
 }
 # Codes of a DISCONNECT that a CONNACK may carry in its place; for the others it carries SERVER_UNAVAILABLE.
+SHUTDOWN: Final = "server_shutdown"
+"""Why connections end with the broker."""
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
 # Shared by all connections that are not held; never changed.
 _NO_CAUSE: Final[set[object]] = set()
@@ -453,7 +455,7 @@ class Connection:
         if self.is_closed:
             return
         is_stopping = self.context.is_stopping
-        if not is_stopping:
+        if not is_stopping and why != SHUTDOWN:
             _log.info(
                 "connection.cut_off client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
                 self.client.client_id if self.is_connected else "", self._address, self.link.listener, why, text,

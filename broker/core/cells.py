@@ -15,6 +15,8 @@ from zlib import crc32
 
 SLOTS: Final = 1024
 MAX_CELLS: Final = 64
+LEAVES: Final = 0x80
+"""In a table of the machines that run cells: the cell is about to move."""
 
 
 def slot_of(client_id: str) -> int:
@@ -103,7 +105,7 @@ class Place:
     machine: str = ""
     """Name of the machine that this process runs on, where that may be another one than the cell's own."""
     owners: Sequence[int] | None = None
-    """Place among ``machines`` of the one that runs each cell now; None where each runs its own."""
+    """Place among ``machines`` of the one that runs each cell now, with ``LEAVES``; None where each runs its own."""
 
     def home_of(self, cell: int) -> Machine:
         """The machine that a cell belongs to, in a cluster."""
@@ -111,7 +113,9 @@ class Place:
 
     def machine_of(self, cell: int) -> Machine:
         """The machine that runs a cell, in a cluster."""
-        return self.home_of(cell) if self.owners is None else self.machines[self.owners[cell]]
+        if self.owners is None:
+            return self.home_of(cell)
+        return self.machines[self.owners[cell] & ~LEAVES]
 
     def is_at_home(self, cell: int) -> bool:
         """True if the machine that a cell belongs to runs it."""
@@ -126,7 +130,10 @@ class Place:
         """Address to which a client of MQTT 5 is referred; empty where it is brought to its cell."""
         if not self.redirects:
             return ""
-        machine = self.machine_of(self.cell_of(client_id))
+        cell = self.cell_of(client_id)
+        if self.owners is not None and self.owners[cell] & LEAVES:
+            return ""  # a relayed client waits until the cell has moved
+        machine = self.machine_of(cell)
         own = self.machine or self.home_of(self.number).name
         return "" if machine.name == own else machine.mqtt
 

@@ -10,6 +10,7 @@ from logging import getLogger
 from typing import Final
 
 from broker.auth.access import Access
+from broker.connection.connection import SHUTDOWN, Connection
 from broker.connection.context import TICK_S, Context
 from broker.connection.hub import Hub, ServerSettings
 from broker.connection.settings import MqttSettings
@@ -35,6 +36,9 @@ _log = getLogger(__name__)
 
 _STOP_POLL_S: Final = 0.02
 _LOADED: Final = object()
+# Time in which clients are disconnected before others serve them, at most, and in which a group of them is.
+_PART_S: Final = 5.0
+_PART_STEP_S: Final = 0.05
 
 
 class Server:
@@ -99,6 +103,8 @@ class Server:
         self.listeners = Listeners(listeners, self.hub, metrics, cells)
         self._collector = Collector(self._loop)
         self.is_loaded = False
+        self.is_parting = False
+        """True while clients are disconnected, since other machines are to serve them."""
         """True once the stored state has been restored; there are no listeners before."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -181,6 +187,36 @@ class Server:
         self._tick()
         return bound
 
+    async def part(self, rate: int) -> None:
+        """Accept no more, and disconnect clients at so many per second, in 5 s at most, but for the last ones. Each is
+        served until then, and gets its acknowledgements."""
+        self.listeners.close()
+        self.is_parting = True
+        connections = list(self.hub.connections)
+        rate = max(rate, int(len(connections) / _PART_S))
+        each = max(1, round(rate * _PART_STEP_S))
+        began_s = self._loop.time()
+        for first in range(0, len(connections) - each, each):
+            group = connections[first : first + each]
+            await self._part_with(group, began_s + (first + each) / rate)
+
+    async def _part_with(self, connections: Sequence[Connection], at_s: float) -> None:
+        for connection in connections:
+            connection.hold(self)
+        await asyncio.sleep(at_s - self._loop.time())
+        await self._until(
+            lambda: not any(c.is_parked or c.answers.batches for c in connections),
+            at_s + _PART_STEP_S,
+        )
+        for connection in connections:
+            self._disconnect(connection, is_will_due=False)
+
+    def _disconnect(self, connection: Connection, *, is_will_due: bool) -> None:
+        place = self.hub.context.place
+        servers = "" if place is None else place.servers_elsewhere
+        code = reason.USE_ANOTHER_SERVER if servers else reason.SERVER_SHUTTING_DOWN
+        connection.disconnect(code, SHUTDOWN, is_will_due=is_will_due, server=servers)
+
     async def stop(self, deadline_s: float = 5.0, *, publishes_wills: bool = False) -> None:
         """Accept no more, finish what is under way, send what waits for the store, disconnect clients (0x8B, or
         0x9C with the other machines).
@@ -201,13 +237,8 @@ class Server:
         await self._until(lambda: not any(c.is_parked for c in self.hub.connections), halfway)
         await self.hub.pipeline.lanes.close(halfway - self._loop.time())
         await self._until(lambda: not any(c.answers.batches for c in self.hub.connections), ends_at)
-        place = self.hub.context.place
-        servers = "" if place is None else place.servers_elsewhere
-        code = reason.USE_ANOTHER_SERVER if servers else reason.SERVER_SHUTTING_DOWN
         for connection in list(self.hub.connections):
-            connection.disconnect(
-                code, "server_shutdown", is_will_due=publishes_wills, server=servers
-            )
+            self._disconnect(connection, is_will_due=publishes_wills)
         await self._until(lambda: not self.listeners.links, ends_at)
         await self.hub.access.stop()
 

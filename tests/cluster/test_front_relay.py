@@ -7,6 +7,8 @@ import socket
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from broker.cluster.channel import bind
 from broker.cluster.front_relay import FrontRelay
 from broker.core.cells import Place
@@ -38,9 +40,19 @@ async def _cut_off(
     writer.close()
 
 
+class _Health:
+    """Of a cell that is about to move."""
+
+    def not_ready(self) -> str | None:
+        return "its clients are moving to another machine"
+
+    def remark(self) -> str:
+        return "ok"
+
+
 def _relay(run: Path) -> FrontRelay:
     listener = socket.create_server(("127.0.0.1", 0))
-    return FrontRelay(Place(1, 2, run), listener, None, 8)
+    return FrontRelay(Place(1, 2, run), _Health(), 8, listener)
 
 
 def test_a_request_waits_for_the_first_cell(tmp_path: Path) -> None:
@@ -68,6 +80,29 @@ def test_a_request_is_refused_where_the_first_cell_stays_away(tmp_path: Path) ->
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"cell 0, which answers for all machines, does not run" in answer
+        writer.close()
+        await relay.stop()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/readyz", b"503 Service Unavailable", b"its clients are moving to another machine"),
+        ("/livez?by=balancer", b"200 OK", b"ok"),
+    ],
+)
+def test_probes_are_answered_for_this_machine(
+    path: str, status: bytes, text: bytes, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        relay = _relay(tmp_path)
+        reader, writer = await asyncio.open_connection(*await relay.start())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 " + status)
+        assert body == text + b"\n"
         writer.close()
         await relay.stop()
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.cluster.decisions import (
     Views,
     is_held,
+    is_leaving,
     leaves_for,
     reached_at,
     runner_of,
@@ -24,7 +25,7 @@ from broker.cluster.keeper import Keeper
 from broker.cluster.keeping import SHOW, State
 from broker.cluster.owners import make_owners
 from broker.cluster.settings import ClusterSettings
-from broker.core.cells import Machine
+from broker.core.cells import LEAVES, Machine, Place
 
 MACHINES = ("a", "b", "c", "d")
 CELL = 1
@@ -216,3 +217,27 @@ def test_a_copy_is_given_up_once_the_cell_runs_and_all_that_are_to_have_it_do(
     assert is_held(views("a", states), CELL, sorted(holders)) == (
         bool(runner) and holders <= having
     )
+
+
+@pytest.mark.parametrize(
+    ("runner", "states", "leaves"),
+    [
+        (HOME, {HOME: State("x", 1, [CELL], {}, {})}, False),
+        (HOME, {HOME: State("x", 1, [CELL], {}, {}, is_drained=True)}, True),
+        (HOME, {HOME: State("x", 1, [CELL], {}, {}, is_leaving=True)}, True),
+        ("c", {"c": State("x", 1, [CELL], {}, {})}, False),  # its own machine is away
+        ("c", {"c": State("x", 1, [CELL], {}, {}), HOME: State("x", 1, [], {}, {})}, True),
+    ],
+)
+def test_no_client_is_referred_to_a_machine_that_its_cell_leaves(
+    runner: str, states: dict[str, State], leaves: bool
+) -> None:
+    assert is_leaving(views("a", states), CELL, runner) == leaves
+    machines = [
+        Machine(name, "", 0, place, 1, f"{name}:1883") for place, name in enumerate(MACHINES)
+    ]
+    owners = [0, MACHINES.index(runner) | (LEAVES if leaves else 0), 2, 3]
+    place = Place(0, 4, Path(), machines, redirects=True, machine="a", owners=owners)
+    name = next(name for name in map(str, range(100)) if place.cell_of(name) == CELL)
+    assert place.machine_of(CELL).name == runner
+    assert place.server_of(name) == ("" if leaves else f"{runner}:1883")

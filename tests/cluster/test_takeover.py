@@ -3,6 +3,7 @@ back."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -19,15 +20,25 @@ import pytest
 from broker.cluster.keeping import State
 from broker.cluster.nats.board import Board
 from broker.cluster.nats.line import Line
+from broker.codec.packets import ConnAck, Connect, Disconnect
+from broker.core import reason
 from tests.end_to_end.clients import Client
 from tests.support.machines import Cluster, Machine, machines
+from tests.support.mqtt_server import on_loop
 from tests.support.node import eventually, sluice
+from tests.support.waiting import until
+from tests.support.wire import WireClient
+
+_RATE = 20
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with machines(
-        tmp_path_factory.mktemp("cluster"), {"a": 1, "b": 1, "c": 2}, with_nats=True
+        tmp_path_factory.mktemp("cluster"),
+        {"a": 1, "b": 1, "c": 2},
+        f"cluster.disconnect_rate = {_RATE}",
+        with_nats=True,
     ) as cluster:
         cluster.start()
         yield cluster
@@ -204,6 +215,42 @@ def test_a_cell_that_is_moved_stays_until_the_cluster_is_rebalanced(cluster: Clu
         with Client(cluster["a"], client_id, is_clean=False, expiry_s=600) as subscriber:
             assert [subscriber.take().payload for _ in range(2)] == [b"0", b"1"]
     eventually(partial(are_home, cluster), 60)
+
+
+async def _moving(cluster: Cluster, name: str, connected: list[str]) -> float:
+    """When a client of a cell that moves is disconnected. It connects elsewhere then, and has its session."""
+
+    async def connect(machine: Machine) -> tuple[WireClient, ConnAck]:
+        client = WireClient(*await asyncio.open_connection(*machine.mqtt), 5)
+        expiry = {"Session-Expiry-Interval": 600}
+        client.send(Connect(name, 5, clean_start=False, properties=expiry))
+        return client, await client.expect(ConnAck)
+
+    client, connack = await connect(cluster["c"])
+    assert (connack.reason_code, connack.session_present) == (0, False)
+    connected.append(name)
+    disconnect = await client.expect(Disconnect)
+    ended_s = time.monotonic()
+    assert disconnect.reason_code == reason.SERVER_SHUTTING_DOWN
+    await client.closed()
+    client, connack = await connect(cluster["b"])
+    assert (connack.reason_code, connack.session_present) == (0, True)
+    await client.close()
+    return ended_s
+
+
+@on_loop
+async def test_clients_of_a_cell_that_moves_are_disconnected_at_a_rate(cluster: Cluster) -> None:
+    names = [cluster.client_of(3, f"paced{number}") for number in range(3 * _RATE)]
+    connected: list[str] = []
+    clients = [asyncio.create_task(_moving(cluster, name, connected)) for name in names]
+    await until(lambda: len(connected) == len(names))
+    moved = await asyncio.to_thread(sluice, cluster["b"], "cluster", "move", "3", "a")
+    assert moved.stdout == "cell 3 runs on machine a\n", moved
+    ended_s = await asyncio.gather(*clients)
+    assert 2 < max(ended_s) - min(ended_s) < 5
+    await asyncio.to_thread(sluice, cluster["b"], "cluster", "rebalance")
+    await asyncio.to_thread(eventually, partial(are_home, cluster), 60)
 
 
 @pytest.mark.parametrize(
