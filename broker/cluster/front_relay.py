@@ -168,7 +168,8 @@ async def _refuse(writer: StreamWriter) -> None:
 
 
 async def _end_with(writer: StreamWriter, status: str, media_type: str, body: bytes) -> None:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    fields = f"Content-Type: {media_type}\r\nContent-Length: {len(body)}\r\nConnection: close"
+    head = f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n"
     async with asyncio.timeout(_HANDSHAKE_S):
         writer.write(head.encode() + body)
         await writer.drain()

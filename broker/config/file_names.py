@@ -6,6 +6,6 @@ from typing import Final
 
 BASE_FILE: Final = "base.hocon"
 API_FILE: Final = "api.hocon"
-"""What the API writes."""
+"""The file that the API writes."""
 MAIN_FILE: Final = "sluice.conf"
 MAIN_DIRECTORY: Final = "conf.d"

@@ -52,7 +52,7 @@ RETURN_CODES: Final = {
 }
 # Codes of a DISCONNECT that a CONNACK may carry in its place; for the others it carries SERVER_UNAVAILABLE.
 SHUTDOWN: Final = "server_shutdown"
-"""Why connections end with the broker."""
+"""Reason of an end of connections with that of the broker."""
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
 # Shared by all connections that are not held; never changed.
 _NO_CAUSE: Final[set[object]] = set()

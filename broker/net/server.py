@@ -188,7 +188,7 @@ class Server:
         return bound
 
     async def part(self, rate: int) -> None:
-        """Accept no more, and disconnect clients at so many per second, in 5 s at most, but for the last ones. Each is
+        """Accept no more, and disconnect clients at ``rate`` per second, in 5 s at most, but for the last ones. Each is
         served until then, and gets its acknowledgements."""
         self.listeners.close()
         self.is_parting = True
