@@ -267,14 +267,18 @@ def _be_cell(options: ServeOptions, place: Place) -> int:
 
 def _copy(options: ServeOptions) -> int:
     """Keep copies of the stores of other machines' cells, and take them over; the exit status."""
+    from broker.admin.api_settings import ApiSettings
+    from broker.app.idle_api import IdleApi
     from broker.app.lifecycle import configuration
     from broker.cluster.keeper import keep
 
     mark_lines(cell="keeper")
     keep_files_private()
     try:
-        cluster = configuration(options).get("cluster", ClusterSettings)
-        return keep(options.data_dir, cluster, product_version())
+        config = configuration(options)
+        cluster = config.get("cluster", ClusterSettings)
+        api = IdleApi(options.data_dir, cluster, config.get("api", ApiSettings))
+        return keep(options.data_dir, cluster, product_version(), api)
     except SluiceError as error:
         print(error, file=sys.stderr)
         return 1

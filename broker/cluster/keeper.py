@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -60,6 +60,9 @@ _log = get_logger(__name__)
 
 _ROUND_S: Final = 0.5
 _LOCKED_AGAIN_S: Final = 0.05
+# Rounds without its first cell after which something stands in for that, and time for it to end.
+_IDLE_ROUNDS: Final = 4
+_CLOSED_S: Final = 5.0
 # Files of the run directory: locked by the keeper, and the life of the one that began last.
 _LOCK: Final = "keeper.lock"
 _LIFE: Final = "keeper"
@@ -174,6 +177,10 @@ class Keeper:
                 self._is_leaving = True
             elif verb == "begin":
                 self._began.set()
+
+    def has(self, cell: int) -> bool:
+        """True if a cell runs here, or is about to."""
+        return cell in self._runs
 
     def orphaned(self) -> None:
         """The supervisor has ended. Where it was killed, cells go on, and so does this for them, until the keeper of
@@ -575,10 +582,29 @@ _STATE: Final = msgspec.json.Decoder(State)
 _ORDERS: Final = msgspec.json.Decoder(Orders)
 
 
-def keep(data_dir: Path, cluster: ClusterSettings, version: str) -> int:
+class StandIn(Protocol):
+    """Does what the first cell of this machine does for users, while that does not run here."""
+
+    def open(self) -> None:
+        """Begin with it. May be called again."""
+
+    async def close(self) -> None:
+        """End it. May be called again."""
+
+
+def keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in: StandIn) -> int:
     """Keep copies and decide until standard input ends; the exit status. ``version`` is that of the product."""
-    asyncio.run(_keep(data_dir, cluster, version))
+    asyncio.run(_keep(data_dir, cluster, version, stand_in))
     return 0
+
+
+async def _stand_in(stand_in: StandIn, is_needed: Callable[[], bool]) -> None:
+    rounds = 0
+    while True:
+        await asyncio.sleep(_ROUND_S)
+        rounds = rounds + 1 if is_needed() else 0
+        if rounds >= _IDLE_ROUNDS:
+            stand_in.open()
 
 
 def _tell(line: str) -> None:
@@ -587,8 +613,20 @@ def _tell(line: str) -> None:
         print(line, flush=True)
 
 
-async def _keep(data_dir: Path, cluster: ClusterSettings, version: str) -> None:
-    keeper = Keeper(data_dir, cluster, _tell, version)
+async def _keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in: StandIn) -> None:
+    loop = asyncio.get_running_loop()
+    machine = cluster.layout[cluster.place]
+
+    def order(line: str) -> None:
+        if machine.size and line == f"start {machine.first}":
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(stand_in.close(), loop).result(_CLOSED_S)
+        _tell(line)
+
+    def is_needed() -> bool:
+        return not (machine.size and keeper.has(machine.first))
+
+    keeper = Keeper(data_dir, cluster, order, version)
     copies = server_of_copies(data_dir / "run", socket_of_copies(cluster.machine), keeper.state_of)
     questions = server_of_keeper(data_dir / "run", cluster.machine, keeper.answer)
     await copies.start()
@@ -600,8 +638,11 @@ async def _keep(data_dir: Path, cluster: ClusterSettings, version: str) -> None:
         for line in sys.stdin:
             keeper.told(line)
 
-    await asyncio.get_running_loop().run_in_executor(None, listen)
+    standing = asyncio.create_task(_stand_in(stand_in, is_needed))
+    await loop.run_in_executor(None, listen)
     keeper.orphaned()
     await playing
+    standing.cancel()
+    await stand_in.close()
     await questions.stop()
     await copies.stop()

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
@@ -186,11 +187,16 @@ def test_a_machine_that_is_drained_gives_its_cells_away_and_gets_them_back(
         publisher.publish("drain/2", b"2", 1)
         with Client(cluster["b"], client_id, is_clean=False, expiry_s=600) as subscriber:
             assert [subscriber.take().payload for _ in range(3)] == [b"0", b"1", b"2"]
-        # refused until the connection to the machine is up
-        eventually(lambda: cluster["b"].call("POST", f"/cluster/machines/{name}:resume"))
+        # the first cell answers there, too
+        assert eventually(lambda: _state(cluster, name, name)) == ("drained", [])
+        health = httpx.get(f"{machine.url}/readyz", trust_env=False)
+        assert (health.status_code, health.text) == (503, "no cell runs here\n")
+        resumed = sluice(machine, "cluster", "resume", name)
+        assert resumed.returncode == 0, resumed
         assert machine.first_line(60).startswith("sluice ready")
         eventually(partial(are_home, cluster), 60)
     assert _state(cluster, name) == ("running", list(machine.cells))
+    assert httpx.get(f"{machine.url}/readyz", trust_env=False).status_code == 200
     eventually(lambda: sluice(cluster["b"], "cluster", "status").returncode == 0)
 
 

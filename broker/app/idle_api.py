@@ -1,0 +1,96 @@
+"""The API of a machine on which the cell that has it does not run, since the machine is drained or has no cells of its
+own: the first cell answers there, too. Probes of load balancers are told that the machine takes no clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from broker.admin.api_settings import ApiSettings
+from broker.app import features
+from broker.app.api import files_of_front
+from broker.app.lifecycle import RunFile
+from broker.cluster.front_relay import FrontRelay
+from broker.cluster.settings import ClusterSettings
+from broker.core.cells import Place
+from broker.core.errors import ConfigError
+from broker.core.hosts import address_text
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+_NO_CELL: Final = -1
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class _Health:
+    def not_ready(self) -> str:
+        """Reason for which the machine should get no clients."""
+        return "no cell runs here"
+
+    def remark(self) -> str:
+        return ""
+
+
+class IdleApi:
+    """Implements ``broker.cluster.keeper.StandIn``."""
+
+    def __init__(self, data_dir: Path, cluster: ClusterSettings, settings: ApiSettings) -> None:
+        run = data_dir / "run"
+        count = sum(machine.size for machine in cluster.layout)
+        self._place = Place(_NO_CELL, count, run, cluster.layout, machine=cluster.machine)
+        self._data_dir = data_dir
+        self._settings = settings
+        self._run_file = RunFile(data_dir)
+        self._relays: list[FrontRelay] = []
+        self._sockets = ExitStack()
+        self._opening: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Answer from now on, as soon as the address is free, and the users of the cluster are known here."""
+        if self._opening is None or (self._opening.done() and not self._relays):
+            self._opening = asyncio.create_task(self._open(), name="API of an idle machine")
+
+    async def close(self) -> None:
+        """Answer no more; the address is free then."""
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await opening
+        if self._relays:
+            self._run_file.remove()
+            _log.info("api.idle_closed")
+        for relay in self._relays:
+            await relay.stop()
+        self._relays.clear()
+        self._sockets.close()
+
+    async def _open(self) -> None:
+        await files_of_front(self._place, self._data_dir).fetch_first()
+        settings = self._settings
+        certificate: Any = None
+        with suppress(
+            ConfigError
+        ):  # a cell that has just ended has it still: the next call tries again
+            if settings.has_tls:
+                make = features.load(features.API_CERTIFICATE)
+                certificate = make(settings.certfile, settings.keyfile)
+            api = address_text(*await self._relay(settings.address, certificate))
+            if settings.has_tls:
+                self._run_file.write("none", address_text(*await self._relay((_LOOPBACK, 0), None)))
+            else:
+                self._run_file.write("none", api)
+            _log.info("api.idle", api=api)
+
+    async def _relay(self, address: tuple[str, int], certificate: Any) -> tuple[str, int]:
+        listener: socket.socket = features.load(features.API_LISTENER)(*address)
+        self._sockets.callback(listener.close)
+        most = self._settings.max_connections
+        relay = FrontRelay(self._place, _Health(), most, listener, certificate)
+        self._relays.append(relay)
+        return await relay.start()
