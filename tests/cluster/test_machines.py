@@ -177,17 +177,17 @@ def test_a_client_of_mqtt_5_is_referred_to_its_machine_and_older_ones_are_relaye
 
 def test_clients_of_a_machine_that_stops_are_referred_to_the_others(tmp_path: Path) -> None:
     async def refer(machines: Machines) -> None:
-        node = machines.nodes[0]
-        referred = await WireClient.connected(node.mqtt[1], Connect(machines.client_of(0), 5))
+        node = machines.nodes[-1]
+        referred = await WireClient.connected(node.mqtt[1], Connect(machines.client_of(2), 5))
         small = await WireClient.connected(
             node.mqtt[1],
-            Connect(machines.client_of(0, "small"), 5, properties={"Maximum-Packet-Size": 32}),
+            Connect(machines.client_of(2, "small"), 5, properties={"Maximum-Packet-Size": 32}),
         )
-        older = await WireClient.connected(node.mqtt[1], Connect(machines.client_of(0, "older"), 4))
+        older = await WireClient.connected(node.mqtt[1], Connect(machines.client_of(2, "older"), 4))
         await asyncio.to_thread(node.stop)
         disconnect = await referred.expect(Disconnect)
         assert disconnect.reason_code == reason.USE_ANOTHER_SERVER
-        assert disconnect.properties == {"Server-Reference": "b.example:1883 c.example:1883"}
+        assert disconnect.properties == {"Server-Reference": "a.example:1883 b.example:1883"}
         disconnect = await small.expect(Disconnect)
         assert (disconnect.reason_code, disconnect.properties) == (reason.USE_ANOTHER_SERVER, {})
         for client in (referred, small, older):
