@@ -127,7 +127,7 @@ listeners.ssl.tls {{ bind = "127.0.0.1:0", ssl_options {{ certfile = "{files.cer
         [port] = [
             int(row["address"].rpartition(":")[2])
             for row in node.call("GET", "/listeners")["items"]
-            if row["type"] == "ssl"
+            if row["name"] == "tls"
         ]
         fleet = TlsFleet((), [("127.0.0.1", port)], _CLIENTS, authority.file)
         with contextlib.closing(fleet):
