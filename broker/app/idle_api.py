@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,8 @@ class IdleApi:
         self._relays: list[FrontRelay] = []
         self._sockets = ExitStack()
         self._opening: asyncio.Task[None] | None = None
+        self._has_files = False
+        self._said = ""
 
     def open(self) -> None:
         """Answer from now on, as soon as the address is free, and the users of the cluster are known here."""
@@ -60,8 +62,7 @@ class IdleApi:
         if opening is None:
             return
         opening.cancel()
-        with suppress(asyncio.CancelledError):
-            await opening
+        await asyncio.gather(opening, return_exceptions=True)
         if self._relays:
             self._run_file.remove()
             _log.info("api.idle_closed")
@@ -71,21 +72,25 @@ class IdleApi:
         self._sockets.close()
 
     async def _open(self) -> None:
-        await files_of_front(self._place, self._data_dir).fetch_first()
+        if not self._has_files:
+            await files_of_front(self._place, self._data_dir).fetch_first()
+            self._has_files = True
         settings = self._settings
         certificate: Any = None
-        with suppress(
-            ConfigError
-        ):  # a cell that has just ended has it still: the next call tries again
+        try:
             if settings.has_tls:
                 make = features.load(features.API_CERTIFICATE)
                 certificate = make(settings.certfile, settings.keyfile)
-            api = address_text(*await self._relay(settings.address, certificate))
+            api = local = address_text(*await self._relay(settings.address, certificate))
             if settings.has_tls:
-                self._run_file.write("none", address_text(*await self._relay((_LOOPBACK, 0), None)))
-            else:
-                self._run_file.write("none", api)
-            _log.info("api.idle", api=api)
+                local = address_text(*await self._relay((_LOOPBACK, 0), None))
+        except ConfigError as error:  # the next call tries again
+            if self._said != (said := str(error)):
+                self._said = said
+                _log.warning("api.idle_not_opened", reason=said)
+            return
+        self._run_file.write("none", local)
+        _log.info("api.idle", api=api)
 
     async def _relay(self, address: tuple[str, int], certificate: Any) -> tuple[str, int]:
         listener: socket.socket = features.load(features.API_LISTENER)(*address)
