@@ -1,4 +1,4 @@
-"""What a cluster costs and how fast it is: `python -m benchmarks.cluster [--seconds 10] [--rounds 3]`.
+"""What a cluster costs and how fast it is: `python -m benchmarks.cluster [--seconds 10] [--rounds 3] [--only PART ...]`.
 
 Three machines, each a network of its own on this one, a cell and a server of NATS on each, which syncs every message.
 Beside them one machine with `store.durability = fsync`. Measured are
@@ -36,6 +36,7 @@ from broker.codec.primitives import PACKET_ID_BYTES
 from tests.support.machines import Cluster, Machine, machines
 from tests.support.node import eventually
 
+_PARTS: Final = ("acknowledgements", "cost", "configuration", "killed-cell", "killed-machine")
 _PUBLISHERS: Final = 100
 _FLEET: Final = ("--devices", "300", "--subs", "30", "--qos", "1", "--subqos", "1", "--persistent")
 _OF_FIRST: Final = ("--cells", "3", "--from-cell", "0", "--to-cell", "0")
@@ -50,6 +51,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10, help="of each measured rate")
     parser.add_argument("--rounds", type=int, default=3, help="of all that is compared or killed")
     parser.add_argument("--messages", type=int, default=20_000, help="of a turn of the fleet")
+    parser.add_argument("--only", choices=_PARTS, action="append", help="a part")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -58,17 +60,19 @@ def main() -> int:
     ):
         cluster.start()
         eventually(lambda: _copies_follow(cluster), 120)
-        reached = [
-            _acknowledged(ready["mqtt"], cluster, options.seconds),
-            _cost(ready["mqtt"], int(ready["pid"]), cluster, options.messages, options.rounds),
-            _configured(cluster, options.rounds),
-            _longest(
-                "a client after its cell was killed", _killed_cell, cluster, options.rounds, 1
+        mqtt, pid, rounds = ready["mqtt"], int(ready["pid"]), options.rounds
+        measures: dict[str, Callable[[], bool]] = {
+            "acknowledgements": lambda: _acknowledged(mqtt, cluster, options.seconds),
+            "cost": lambda: _cost(mqtt, pid, cluster, options.messages, rounds),
+            "configuration": lambda: _configured(cluster, rounds),
+            "killed-cell": lambda: _longest(
+                "a client after its cell was killed", _killed_cell, cluster, rounds, 1
             ),
-            _longest(
-                "a client after its machine was killed", _killed_machine, cluster, options.rounds, 8
+            "killed-machine": lambda: _longest(
+                "a client after its machine was killed", _killed_machine, cluster, rounds, 8
             ),
-        ]
+        }
+        reached = [measures[part]() for part in options.only or _PARTS]
     return int(not all(reached))
 
 
