@@ -1,4 +1,4 @@
-"""What a cluster costs and how fast it is: `python -m benchmarks.cluster [--seconds 10] [--rounds 3] [--only PART ...]`.
+"""What a cluster costs and how fast it is: `python -m benchmarks.cluster [--seconds 10] [--rounds 3] [--only PART]`.
 
 Three machines, each a network of its own on this one, a cell and a server of NATS on each, which syncs every message.
 Beside them one machine with `store.durability = fsync`. Measured are

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -14,7 +15,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from broker.config.allowed import AllowedSettings, confine
-from tests.support import node
+from tests.support import network, node
 from tests.support.examples import load_profile
 
 pytest_plugins = ["tests.support.starts", "tests.support.tiers", "tests.support.durations"]
@@ -65,6 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose how many examples property tests try, and how brokers are started."""
     load_profile(heavy=config.getoption("tier") == "heavy")
     node.are_forks = config.getoption("tier") == "full"
+    if config.getoption("tier") in ("full", "heavy") and os.geteuid() == 0:
+        with suppress(OSError):  # where there is no iproute2, tests with networks say so
+            network.have_outside()
 
 
 def pytest_collection_finish() -> None:

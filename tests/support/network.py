@@ -6,14 +6,22 @@ import random
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
+
+OUTSIDE: Final = "10.255.255.1"
+"""Address of this machine for all networks. One of each network's own would come and go, and a browser ends all that it
+loads when an address of its machine does (``ERR_NETWORK_CHANGED``)."""
+_NETWORKS: Final = 255 * 256
 
 
 class Network:
     """A namespace with ``addresses``; processes in it are reached there from outside, and reach each other. What
     they reach outside is at ``outside``."""
 
-    def __init__(self, name: str, device: str, outside: str, addresses: Sequence[str]) -> None:
-        self.name, self.outside, self.addresses = name, outside, list(addresses)
+    outside = OUTSIDE
+
+    def __init__(self, name: str, device: str, addresses: Sequence[str]) -> None:
+        self.name, self.addresses = name, list(addresses)
         self._device = device
         self._lost: list[str] = []
 
@@ -60,16 +68,25 @@ def network(addresses: int) -> Iterator[Network]:
         yield made
 
 
+def have_outside() -> None:
+    """Have this machine's address for networks, which stays. Before a run, so that it does not come beside browsers."""
+    subprocess.run(
+        ["ip", "address", "add", f"{OUTSIDE}/32", "dev", "lo"], capture_output=True, check=False
+    )
+
+
 @contextmanager
 def hosts(count: int, addresses: int = 1) -> Iterator[list[Network]]:
     """So many that reach each other, with so many addresses each."""
-    number = random.randrange(1 << 16)
+    have_outside()
+    number = random.randrange(_NETWORKS)
     bridge, prefix = f"slb{number:04x}", f"10.{number >> 8}.{number & 255}"
     _run("ip", "link", "add", bridge, "type", "bridge")
     made: list[Network] = []
     try:
-        _run("ip", "address", "add", f"{prefix}.1/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "addrgenmode", "none")
         _run("ip", "link", "set", bridge, "up")
+        _run("ip", "route", "add", f"{prefix}.0/24", "dev", bridge, "src", OUTSIDE)
         for place in range(count):
             name, outer, inner = (
                 f"{start}{number:04x}{place}" for start in ("sluice-", "slo", "sli")
@@ -80,16 +97,17 @@ def hosts(count: int, addresses: int = 1) -> Iterator[list[Network]]:
                 Network(
                     name,
                     inner,
-                    f"{prefix}.1",
                     [f"{prefix}.{last}" for last in range(first, first + addresses)],
                 )
             )
             _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name)
+            _run("ip", "link", "set", outer, "addrgenmode", "none")
             _run("ip", "link", "set", outer, "master", bridge, "up")
             for address in made[-1].addresses:
                 _run(*made[-1].command(["ip", "address", "add", f"{address}/24", "dev", inner]))
             for device in ("lo", inner):
                 _run(*made[-1].command(["ip", "link", "set", device, "up"]))
+            _run(*made[-1].command(["ip", "route", "add", OUTSIDE, "dev", inner]))
         yield made
     finally:
         for one in made:
