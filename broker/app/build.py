@@ -126,7 +126,7 @@ from broker.streams.starts import StreamStarts
 from broker.streams.tier.places import TierPlaces
 from broker.streams.topic_index.pages import IndexPages
 
-# Seconds from a commit to the next one with a commit log: each costs its servers some 3 ms, whatever it has.
+# Seconds from a commit to the next one with a commit log, at most: each costs its servers up to 3 ms, whatever it has.
 _LOG_PACE_S: Final = 0.005
 
 _OWN_MODELS: Final[dict[str, type[Settings]]] = {

@@ -36,6 +36,9 @@ _RELIEF: Final = 0.5
 _BUSY: Final = 8
 # A group does not wait longer than this.
 _GATHER_S: Final = 0.005
+# With a pace, the time from the begin of a commit to that of the next one, as a multiple of their average duration: no
+# message waits for the pace of a store that is quick.
+_PACE: Final = 1.25
 # The share of the latest group in the average time of a commit.
 _AVERAGE_WEIGHT: Final = 0.05
 _COMMIT_BOUNDS_S: Final = (
@@ -107,19 +110,17 @@ class _Figures:
             _COMMIT_BOUNDS_S,
             "duration of commits in seconds, with the sync to the disk",
         )
-        self._average_s = 0.0
+        self.average_s = 0.0
         metrics.gauge(
             "store_commit_average_seconds",
-            lambda: self._average_s,
+            lambda: self.average_s,
             "moving average of the duration of a commit in seconds",
         )
 
     def note(self, records: int, size_bytes: int, took_s: float, *, failed: bool) -> None:
         """Count one group."""
         self._took.note(took_s)
-        self._average_s += (took_s - self._average_s) * (
-            _AVERAGE_WEIGHT if self._groups.value else 1
-        )
+        self.average_s += (took_s - self.average_s) * (_AVERAGE_WEIGHT if self._groups.value else 1)
         if failed:
             self._failed_groups.value += 1
             self._failed_records.value += records
@@ -143,8 +144,8 @@ class Writer:
         metrics: Metrics | None = None,
         pace_s: float = 0.0,
     ) -> None:
-        """``pace_s``: seconds at least from the begin of a commit to that of the next one, where a commit costs others
-        more than its records do."""
+        """``pace_s``: seconds from the begin of a commit to that of the next one, where a commit costs others more than
+        its records do; less where commits take less."""
         self.store = store
         self._pace_s = pace_s
         self._next_s = 0.0
@@ -339,7 +340,8 @@ class Writer:
         self._is_scheduled = False
         self._flying = group
         if self._pace_s:
-            self._next_s = self._loop.time() + self._pace_s
+            pace_s = min(self._pace_s, self._figures.average_s * _PACE)
+            self._next_s = self._loop.time() + pace_s
         self._work.put(lambda: self._commit(group))
 
     def _finish(self, group: _Group, result: _Result) -> None:

@@ -58,14 +58,14 @@ def _resident(node: Node) -> int:
 class _Probe:
     """Publishes with QoS 1 the whole time, and notes how long each PUBACK takes."""
 
-    def __init__(self, port: int, host: str) -> None:
-        self._address = host, port
+    def __init__(self, address: tuple[str, int], client_id: str) -> None:
+        self._address, self._client_id = address, client_id
         self.waits_s: list[float] = []
 
     async def run(self, over: asyncio.Event) -> None:
         reader, writer = await asyncio.open_connection(*self._address)
         client = WireClient(reader, writer, 5)
-        client.send(Connect("probe", 5))
+        client.send(Connect(self._client_id, 5))
         await client.receive()
         while not over.is_set():
             began_s = time.perf_counter()
@@ -78,9 +78,11 @@ class _Probe:
         await client.close()
 
 
-def _storm(fleet: TlsFleet, nodes: Sequence[Node]) -> tuple[dict[str, Any], list[float], float]:
+def _storm(
+    fleet: TlsFleet, nodes: Sequence[Node], probe_id: str
+) -> tuple[dict[str, Any], list[float], float]:
     """Have all clients connect: how that went, the processor time of each machine, and the p99 of PUBACKs beside it."""
-    probe = _Probe(nodes[0].mqtt[1], nodes[0].mqtt[0])
+    probe = _Probe(nodes[0].mqtt, probe_id)
 
     async def run() -> dict[str, Any]:
         over = asyncio.Event()
@@ -102,12 +104,12 @@ def _storm(fleet: TlsFleet, nodes: Sequence[Node]) -> tuple[dict[str, Any], list
     return outcome, spent, p99
 
 
-def _takeover(fleet: TlsFleet, nodes: Sequence[Node]) -> float:
+def _takeover(fleet: TlsFleet, nodes: Sequence[Node], probe_id: str = "probe") -> float:
     """All clients connect, and then once more; processor time of the machine that had most to do the second time."""
-    outcome, _, _ = _storm(fleet, nodes)
+    outcome, _, _ = _storm(fleet, nodes, probe_id)
     assert outcome["counts"]["connack 0"] == _CLIENTS, outcome
     before = sum(map(_resident, nodes))
-    outcome, spent, _ = _storm(fleet, nodes)
+    outcome, spent, _ = _storm(fleet, nodes, probe_id)
     counts = outcome["counts"]
     assert counts["connack 0"] == counts["session present"] == _CLIENTS, outcome
     assert counts[f"older {reason.SESSION_TAKEN_OVER}"] == _CLIENTS, outcome
@@ -159,7 +161,7 @@ def test_clients_of_tls_take_over_their_sessions_at_once(redirects: bool, tmp_pa
         addresses = [(machine.network.addresses[0], _TLS_PORT) for machine in nodes]
         fleet = TlsFleet(cluster.outside.command(()), addresses, _CLIENTS, cluster.authority.file)
         with contextlib.closing(fleet):
-            most = _takeover(fleet, nodes)
+            most = _takeover(fleet, nodes, cluster.client_of(0, "probe"))
         cluster.stop()
     print(f"a machine of three took {most / alone:.2f} times what one broker takes")
     if redirects:
