@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,11 +113,16 @@ def test_a_cell_that_is_no_longer_wanted_when_its_process_is_there_ends(tmp_path
         async with supervised(tmp_path) as supervisor:
             await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
             supervisor._keeper = Keeper(heard)  # type: ignore[assignment]
+            fork = supervisor._zygote.fork
+
+            def fork_and_stop(*arguments: Any) -> None:
+                fork(*arguments)
+                supervisor._ordered("stop 1")
+                heard.append("ordered")
+
+            supervisor._zygote.fork = fork_and_stop  # type: ignore[assignment, method-assign]
             os.kill(supervisor._cells[1].pid, signal.SIGKILL)
-            await until(lambda: supervisor._cells[1].is_asked)
-            supervisor._ordered("stop 1")
-            assert heard == []
-            await until(lambda: heard == ["ended 1"])
+            await until(lambda: heard == ["ordered", "ended 1"])
             assert not supervisor._cells[1].pid
             assert not is_running(tmp_path, 1)
             supervisor._keeper = None
