@@ -1,4 +1,4 @@
-"""The command of the processes of ``broker.app.cells``, and what they are asked for."""
+"""Commands of the supervisor and the zygote (``broker.app.cells``), and requests to the zygote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import sys
 from typing import Final, NoReturn
 
-from broker.cluster.zygote import ZYGOTE
 from broker.config.options import ServeOptions
 
 CHECK: Final = "check"
@@ -34,11 +33,6 @@ def command_of(options: ServeOptions, what: str, count: int) -> list[str]:
         "count": count,
     }
     return [sys.executable, "-m", "broker.app.cells", json.dumps(told)]
-
-
-def zygote_command(options: ServeOptions, count: int) -> list[str]:
-    """The command of the process that becomes all others."""
-    return command_of(options, ZYGOTE, count)
 
 
 def become_supervisor(options: ServeOptions, count: int) -> NoReturn:

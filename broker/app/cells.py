@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.app.cell_command import CHECK, COPY, MOVE, READ, SUPERVISE, zygote_command
+from broker.app.cell_command import CHECK, COPY, MOVE, READ, SUPERVISE, command_of
 from broker.app.version import product_version
 from broker.cluster.directories import (
     change_under_way,
@@ -30,7 +30,7 @@ from broker.cluster.directories import (
 from broker.cluster.owners import make_owners, owners_in
 from broker.cluster.settings import ClusterSettings, ClusterTlsSettings
 from broker.cluster.supervisor import cell_lock, is_running, lock, program, supervise
-from broker.cluster.zygote import Zygote, serve_forks
+from broker.cluster.zygote import ZYGOTE, Zygote, serve_forks
 from broker.config.options import ServeOptions
 from broker.core import lazy_module
 from broker.core.cells import MAX_CELLS, Machine, Place
@@ -63,7 +63,7 @@ def serve(options: ServeOptions, count: int) -> int:
         data_dir = options.data_dir.absolute()
         options = replace(options, data_dir=data_dir)
         run = data_dir / _RUN
-        with closing(Zygote(zygote_command(options, count))) as zygote:
+        with closing(Zygote(command_of(options, ZYGOTE, count))) as zygote:
             return _serve(options, count, run, zygote)
     except SluiceError as error:
         problems = error.problems if isinstance(error, ConfigError) else [str(error)]

@@ -1,5 +1,5 @@
-"""The API of a machine on which the cell that has it does not run, since the machine is drained or has no cells of its
-own: the first cell answers there, too. Probes of load balancers are told that the machine takes no clients."""
+"""The API of a machine that is drained or has no cells of its own: requests are relayed to the first cell, and probes
+of load balancers get 503."""
 
 from __future__ import annotations
 

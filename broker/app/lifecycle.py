@@ -28,7 +28,6 @@ from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError, did_you_mean
 from broker.core.hosts import address_text, split_address
 from broker.core.process import keep_files_private
-from broker.net.server import Server
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
 from broker.storage.rocksdb.options import Memory
@@ -239,7 +238,9 @@ async def start(
         node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown
     )
     if steering is not None and steering.place.owners is not None:
-        started.push_async_callback(_part, node.server, steering, config)
+        rate = config.get("cluster", ClusterSettings).disconnect_rate
+        started.push_async_callback(node.server.part, rate, publishes_wills=own.wills_on_shutdown)
+        started.callback(steering.part)
     # clients need not wait for it: it imports for ten times as long as all of the above takes in a cell
     await ranges_start
     node.store_health.start()
@@ -266,12 +267,6 @@ async def start(
         security_profile=_SECURITY_PROFILE,
     )
     return node, api, reload
-
-
-async def _part(server: Server, steering: Steering, config: Config) -> None:
-    """Disconnect the clients of a cell that other machines take over."""
-    steering.part()
-    await server.part(config.get("cluster", ClusterSettings).disconnect_rate)
 
 
 def _on_signal() -> asyncio.Event:

@@ -60,7 +60,7 @@ _log = get_logger(__name__)
 
 _ROUND_S: Final = 0.5
 _LOCKED_AGAIN_S: Final = 0.05
-# Rounds without its first cell after which something stands in for that, and time for it to end.
+# Rounds without the machine's first cell after which its stand-in serves the API, and time for that to end.
 _IDLE_ROUNDS: Final = 4
 _CLOSED_S: Final = 5.0
 # Files of the run directory: locked by the keeper, and the life of the one that began last.
@@ -583,13 +583,13 @@ _ORDERS: Final = msgspec.json.Decoder(Orders)
 
 
 class StandIn(Protocol):
-    """Does what the first cell of this machine does for users, while that does not run here."""
+    """Serves the API while the first cell of this machine does not run here."""
 
     def open(self) -> None:
-        """Begin with it. May be called again."""
+        """Serve it. May be called again."""
 
     async def close(self) -> None:
-        """End it. May be called again."""
+        """Serve it no more, and leave its address. May be called again."""
 
 
 def keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in: StandIn) -> int:
@@ -624,7 +624,9 @@ async def _keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in
         _tell(line)
 
     def is_needed() -> bool:
-        return not (machine.size and keeper.has(machine.first))
+        first = machine.first
+        # a cell that an earlier supervisor has started runs before it is reported
+        return not machine.size or not (keeper.has(first) or is_running(data_dir / "run", first))
 
     keeper = Keeper(data_dir, cluster, order, version)
     copies = server_of_copies(data_dir / "run", socket_of_copies(cluster.machine), keeper.state_of)

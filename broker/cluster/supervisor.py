@@ -38,23 +38,28 @@ FENCED: Final = 70
 _KEEPER: Final = "keeper"
 _NO_ADDRESS: Final = ":0"
 
-# Starts a process. Gets what to call with its number, or with None if it cannot be started, and its standard input and
-# output.
+# Function that starts a process, with descriptors for its standard input and output. It calls its first argument with
+# the number of the process, or with None if there is none.
 Launch = Callable[[Callable[[int | None], None], Sequence[int]], None]
 
 
 def program(command: list[str]) -> Launch:
-    """Starts a command."""
+    """Function that starts a command."""
 
     def launch(on_started: Callable[[int | None], None], descriptors: Sequence[int]) -> None:
         actions = [
             (os.POSIX_SPAWN_DUP2, descriptor, number)
             for number, descriptor in enumerate(descriptors)
         ]
-        # of a session of its own: Ctrl-C is for the supervisor
-        on_started(
-            os.posix_spawn(command[0], command, environment(), file_actions=actions, setsid=True)
-        )
+        pid = None
+        try:
+            # of a session of its own: Ctrl-C is for the supervisor
+            pid = os.posix_spawn(
+                command[0], command, environment(), file_actions=actions, setsid=True
+            )
+        except OSError as error:
+            _log.error("process.not_started", command=command[:3], reason=str(error))
+        on_started(pid)
 
     return launch
 
@@ -364,8 +369,8 @@ class Supervisor:
             self._end(cell)
 
     def _end(self, cell: _Cell) -> None:
-        """End the process of a cell that is to run elsewhere. The keeper is told once there is none; one that the
-        zygote is to fork ends as soon as it is there."""
+        """End the process of a cell that is to run elsewhere, and report its end to the keeper. A process that the
+        zygote is still to fork is ended once it is there."""
         if cell.descriptor is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(cell.descriptor, signal.SIGTERM)
@@ -510,7 +515,7 @@ class Supervisor:
 def _reason(status: int | None) -> str:
     """Why a process has ended, in words."""
     if status is None:
-        return "unknown, an earlier supervisor has started it"
+        return "unknown"
     if status >= 0:
         return f"exit status {status}"
     return f"signal {signal.Signals(-status).name}"

@@ -64,11 +64,17 @@ class Zygote:
         descriptors: Sequence[int] = (),
     ) -> None:
         """Ask for a process, which gets ``request``, and as standard input and output ``descriptors``. Its number is
-        given to ``on_forked``, or None if the zygote has ended instead."""
+        given to ``on_forked``, or None if there will be none."""
         line = self._line or self._start()
         self._asked.append(on_forked)
-        with suppress(OSError):  # it has ended, which is heard next
+        try:
             socket.send_fds(line, [json.dumps(request).encode()], descriptors)
+        except BlockingIOError:  # it does not read its requests
+            self._asked.pop()
+            assert self._loop is not None
+            self._loop.call_soon(on_forked, None)
+        except OSError:  # it has ended, which is heard next
+            pass
 
     def run(self, request: Mapping[str, Any]) -> tuple[int, bytes]:
         """Exit status and output of a process, once it has ended. Not after ``listen``.

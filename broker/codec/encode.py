@@ -49,6 +49,8 @@ def encode_fitting(packet: Answer, version: int, max_bytes: float) -> bytes:
     An acknowledgement is never left out itself [MQTT-3.4.2-2, -3].
     """
     encoded = encode_packet(packet, version)
+    if len(encoded) <= max_bytes:
+        return encoded
     for name in ("Reason-String", p.USER_PROPERTY, "Server-Reference"):
         if len(encoded) > max_bytes and name in packet.properties:
             packet.properties = {

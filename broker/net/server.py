@@ -102,9 +102,9 @@ class Server:
             context.admission.relayed = cells.gateways
         self.listeners = Listeners(listeners, self.hub, metrics, cells)
         self._collector = Collector(self._loop)
-        self.is_loaded = False
         self.is_parting = False
         """True while clients are disconnected, since other machines are to serve them."""
+        self.is_loaded = False
         """True once the stored state has been restored; there are no listeners before."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -187,9 +187,9 @@ class Server:
         self._tick()
         return bound
 
-    async def part(self, rate: int) -> None:
-        """Accept no more, and disconnect clients at ``rate`` per second, in 5 s at most, but for the last ones. Each is
-        served until then, and gets its acknowledgements."""
+    async def part(self, rate: int, *, publishes_wills: bool = False) -> None:
+        """Accept no more, and disconnect clients at ``rate`` per second, in 5 s at most, but for the last ones, which
+        ``stop`` disconnects. Each is served until then, and gets its acknowledgements."""
         self.listeners.close()
         self.is_parting = True
         connections = list(self.hub.connections)
@@ -198,18 +198,19 @@ class Server:
         began_s = self._loop.time()
         for first in range(0, len(connections) - each, each):
             group = connections[first : first + each]
-            await self._part_with(group, began_s + (first + each) / rate)
+            await self._hold(group, began_s + (first + each) / rate)
+            for connection in group:
+                self._disconnect(connection, is_will_due=publishes_wills)
 
-    async def _part_with(self, connections: Sequence[Connection], at_s: float) -> None:
+    async def _hold(self, connections: Sequence[Connection], until_s: float) -> None:
+        """Read nothing more from connections until a time, and until they have their acknowledgements."""
         for connection in connections:
             connection.hold(self)
-        await asyncio.sleep(at_s - self._loop.time())
+        await asyncio.sleep(until_s - self._loop.time())
         await self._until(
             lambda: not any(c.is_parked or c.answers.batches for c in connections),
-            at_s + _PART_STEP_S,
+            until_s + _PART_STEP_S,
         )
-        for connection in connections:
-            self._disconnect(connection, is_will_due=False)
 
     def _disconnect(self, connection: Connection, *, is_will_due: bool) -> None:
         place = self.hub.context.place

@@ -215,15 +215,19 @@ def test_a_claim_behind_the_end_of_the_log_is_refused(servers: Nats, cell: int) 
     assert other.claim(Mark(2, 1, 1)) == Mark(3, 2, 0)
 
 
+def _add(log: NatsLog, message: bytes) -> None:
+    """Add any message behind the first group."""
+    log._waiting = [_Part(message, "any", 2)]
+    log._sent()
+
+
 def test_a_group_that_its_owner_did_not_finish_is_none(
     servers: Nats, cell: int, tmp_path: Path
 ) -> None:
     log = log_of(servers, cell)
     log.claim(Mark())
     log.append([(b"kept", b"1", False)])
-    # killed before the second part
-    log._waiting = [_Part(_message(1, 1, 2, b"half", flag=True), "half", 2)]
-    log._sent()
+    _add(log, _message(1, 1, 2, b"half", flag=True))  # killed before the second part
     store = RocksStore(tmp_path, log=log_of(servers, cell, "b"))
     assert [key for key, _ in store.copy() if not key.startswith(b"m")] == [b"kept"]
     commit(store, 0)
@@ -239,8 +243,7 @@ def test_a_log_that_a_newer_release_writes_is_awaited(
     log = log_of(servers, cell)
     log.claim(Mark())
     log.append([(b"known", b"1", False)])
-    log._waiting = [_Part(_message(3, 1, 2, b"what a newer one means", flag=False), "newer", 2)]
-    log._sent()
+    _add(log, _message(3, 1, 2, b"what a newer one means", flag=False))
     copy = Copy(cell, tmp_path, log_of(servers, cell, "b"), _brings_none)
     copy.start()
     eventually(

@@ -105,14 +105,16 @@ def test_cells_outlive_the_zygote_and_are_started_again_without_it(tmp_path: Pat
     asyncio.run(test())
 
 
-def test_a_cell_that_is_no_longer_wanted_when_its_process_is_there_ends(tmp_path: Path) -> None:
+def test_a_cell_that_is_no_longer_wanted_when_its_process_is_there_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever ordered the end hears of it once the process has ended, and not before it was forked."""
     heard: list[str] = []
 
     async def test() -> None:
         async with supervised(tmp_path) as supervisor:
             await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
-            supervisor._keeper = Keeper(heard)  # type: ignore[assignment]
+            monkeypatch.setattr(supervisor, "_keeper", Keeper(heard))
             fork = supervisor._zygote.fork
 
             def fork_and_stop(*arguments: Any) -> None:
@@ -120,12 +122,12 @@ def test_a_cell_that_is_no_longer_wanted_when_its_process_is_there_ends(tmp_path
                 supervisor._ordered("stop 1")
                 heard.append("ordered")
 
-            supervisor._zygote.fork = fork_and_stop  # type: ignore[assignment, method-assign]
+            monkeypatch.setattr(supervisor._zygote, "fork", fork_and_stop)
             os.kill(supervisor._cells[1].pid, signal.SIGKILL)
             await until(lambda: heard == ["ordered", "ended 1"])
             assert not supervisor._cells[1].pid
             assert not is_running(tmp_path, 1)
-            supervisor._keeper = None
+            monkeypatch.undo()
 
     asyncio.run(test())
 

@@ -7,7 +7,6 @@ own session. A client that is referred to another address goes there, and begins
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import resource
 import ssl
@@ -155,10 +154,8 @@ class TlsFleet:
 
     def close(self) -> None:
         """End the process, and with it the connections."""
-        with contextlib.closing(self._process.stdout), contextlib.suppress(OSError):  # type: ignore[type-var]
-            self._process.stdin.close()  # type: ignore[union-attr]
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 async def _main(addresses: Sequence[tuple[str, int]], count: int, authority: str) -> None:

@@ -189,6 +189,30 @@ async def test_wills_at_a_stop_are_published_if_so_asked(publishes_wills: bool) 
         )
 
 
+@pytest.mark.parametrize("publishes_wills", [False, True])
+@on_loop
+async def test_wills_of_clients_that_other_machines_take_are_published_if_so_asked(
+    publishes_wills: bool,
+) -> None:
+    async with running() as node:
+        watcher = await node.client("w", 5, properties={"Session-Expiry-Interval": 60})
+        await watcher.subscribe(SubscriptionRequest("wills", 1))
+        await watcher.close()
+        clients = [
+            await node.client(f"c{at}", 5, will=Will("wills", b"gone", 1)) for at in range(4)
+        ]
+        clients.pop().abort()  # with a will in any case
+        await node.until(lambda: node.writer.store.range_of(SESSION_LOG).next_offset == 1)
+        await node.server.part(20, publishes_wills=publishes_wills)
+        assert len(node.server.hub.connections) == 1
+        await node.server.stop(3, publishes_wills=publishes_wills)
+        for client in clients:
+            assert getattr((await client.closed())[-1], "reason_code", None) == 0x8B
+        await node.writer.committed()
+        wills = node.writer.store.range_of(SESSION_LOG).next_offset
+        assert wills == 1 + publishes_wills * len(clients)
+
+
 @pytest.mark.parametrize("proxy_protocol", ["off", "auto"])
 @on_loop
 async def test_options_hold_for_accepted_sockets(proxy_protocol: str) -> None:
