@@ -36,6 +36,7 @@ _SOON_S: Final = 0.02
 _IDLE_S: Final = 0.2
 _AGAIN_S: Final = 1.0
 _SYNC_S: Final = 1.0
+_NOT_BEGUN: Final = "it has not begun"
 
 
 class Copy:
@@ -54,7 +55,7 @@ class Copy:
         self._is_over = threading.Event()
         self._synced = Mark()
         self._synced_s = 0.0
-        self._problem = "it has not begun"
+        self._problem = _NOT_BEGUN
         self._thread = threading.Thread(target=self._keep, name=f"copy of cell {cell}", daemon=True)
 
     def start(self) -> None:
@@ -65,6 +66,11 @@ class Copy:
         """Follow it no more, and close the database."""
         self._is_over.set()
         self._thread.join()
+
+    @property
+    def is_opening(self) -> bool:
+        """True until its store was opened for the first time, or could not be."""
+        return self._database is None and self._problem == _NOT_BEGUN
 
     def state(self) -> tuple[CopyState, Source | None]:
         """How far it is, and the copy where it is in order."""

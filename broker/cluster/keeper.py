@@ -82,11 +82,12 @@ _LAST_S: Final = 15.0
 
 @dataclass(slots=True)
 class _Heard:
-    """What another machine wrote last, and rounds since it was new."""
+    """What another machine wrote last, and rounds since it was new. ``is_before``: this keeper has found it there."""
 
     state: State
     clock_s: float = 0.0
     rounds: int = 0
+    is_before: bool = False
 
 
 class _Refused(Exception):
@@ -111,6 +112,8 @@ class Keeper:
         self._own = cluster.machine
         self._life = uuid4().hex[:12]
         self._number = 0
+        self._rounds = 0
+        """Rounds in which this machine could write."""
         layout = cluster.layout
         self._places = {machine.name: place for place, machine in enumerate(layout)}
         self._first_homes = {cell: machine.name for machine in layout for cell in machine.cells}
@@ -212,7 +215,17 @@ class Keeper:
             states = self._states_now()
             clocks_s = {name: self._heard[name].clock_s for name in states if name != self._own}
             forgotten = self._orders.forgotten
-            return Told(states, self._said, "", dict(self._homes), forgotten, clocks_s)
+            return Told(
+                states, self._said, "", dict(self._homes), forgotten, clocks_s, self._unheard()
+            )
+
+    def _unheard(self) -> list[str]:
+        """Machines of which nothing new has come yet, until they count as silent."""
+        if self._rounds >= _SILENT:
+            return []
+        heard = self._heard
+        others = (name for name in self._places if name != self._own)
+        return [name for name in others if name not in heard or heard[name].is_before]
 
     def _states_now(self) -> Mapping[str, State]:
         """What machines wrote last; of this one what holds now. Without NATS, whose connection is of another thread."""
@@ -428,6 +441,7 @@ class Keeper:
         with self._lock:
             self._follow_orders(messages.pop(ORDERS, b"{}"))
         self._hear(messages, state)
+        self._rounds += 1
         views = self._views()
         with self._lock:
             for cell in self._directories:
@@ -459,12 +473,15 @@ class Keeper:
     def _state(self) -> State:
         following = {}
         behind = []
+        opening = []
         ends = {}
         views = self._views()
         for cell, copy in self._copies.items():
             told, source = copy.state()
             if told.position:
                 self._awaited.discard(cell)
+            if copy.is_opening:
+                opening.append(cell)
             # the log of a store that this machine comes with begins when it takes the cell
             is_first = told.epoch and not told.position and not runner_of(views, cell)
             if is_first or (source is not None and cell not in self._awaited):
@@ -478,7 +495,7 @@ class Keeper:
         return State(
             self._life, self._number, runs, following, ends, behind, self._is_leaving,
             self._cluster.digest, self._is_drained, self._version, time.time_ns(),
-            sorted(self._wanted),
+            sorted(self._wanted), opening,
         )  # fmt: skip
 
     def _end_of(self, cell: int) -> int:
@@ -499,7 +516,7 @@ class Keeper:
             )
             if is_new:
                 ahead_ns = state.clock_ns - time.time_ns() if state.clock_ns else 0
-                self._heard[name] = _Heard(state, ahead_ns / 1e9)
+                self._heard[name] = _Heard(state, ahead_ns / 1e9, is_before=before is None)
             elif before is not None:
                 before.rounds += 1
         self._heard[self._own] = _Heard(own)

@@ -41,6 +41,8 @@ class State(msgspec.Struct, frozen=True):
     """Its clock when it wrote this, in nanoseconds since 1970."""
     wants: list[int] = []
     """Those of ``runs`` that it is about to take, unless another machine goes first."""
+    opening: list[int] = []
+    """Cells whose copies it has not opened yet: how far these are is not known."""
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -75,6 +77,8 @@ class Told(msgspec.Struct, frozen=True):
     forgotten: Sequence[str] = ()
     clocks_s: Mapping[str, float] = {}
     """Seconds that clocks of other machines are ahead of this one's, up to a second less."""
+    unheard: Sequence[str] = ()
+    """Machines of which the keeper has only what they wrote before it began, if anything, and that may be there."""
 
 
 def socket_of_keeper(machine: str) -> str:

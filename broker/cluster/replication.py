@@ -28,7 +28,7 @@ from broker.cluster.copying import (
     socket_of_copy,
     state_at,
 )
-from broker.cluster.keeping import SHOW, Told, ask
+from broker.cluster.keeping import SHOW, State, Told, ask
 from broker.cluster.line_server import LineServer
 from broker.cluster.nats.log import LOST_END, NatsLog, StreamSettings
 from broker.cluster.settings import ClusterSettings
@@ -49,6 +49,7 @@ _log = get_logger(__name__)
 
 _LOOK_S: Final = 2.0
 _AGAIN_S: Final = 1.0
+_SOON_S: Final = 0.1
 # Seconds in which no copy follows until that is an alarm.
 _ALONE_S: Final = 60.0
 _HALF: Final = 0.5
@@ -69,6 +70,10 @@ class CopyRow:
 
 _FILES: Final = b"cluster/files"
 _SAVED: Final = msgspec.msgpack.Decoder(dict[str, bytes])
+
+
+class _NotToldYet(Unavailable):
+    """The keeper has begun a moment ago, and has not heard from all machines."""
 
 
 class Replication:
@@ -103,14 +108,18 @@ class Replication:
         """
         said = ""
         while not stopped.is_set():
+            again_s = _AGAIN_S
             try:
                 return await asyncio.to_thread(self.open, durability, memory)
+            except _NotToldYet as error:
+                _log.debug("cell.copies_awaited", reason=str(error))
+                again_s = _SOON_S
             # a new leader may report an older end for a moment, and copies may be older than the log
             except (LogBehind, LogLost, Unavailable) as error:
                 if said != (said := str(error)):
                     _log.warning("cell.log_awaited", reason=said)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S):
+                async with asyncio.timeout(again_s):
                     await stopped.wait()
         return None
 
@@ -124,13 +133,14 @@ class Replication:
             LogBehind: the log lacks what this store has, or another machine's copy.
             LogLost: no store here or elsewhere has what the log lacks.
         """
+        machines = self._machines_with_copies()
         log = self._log()
         nats = self._cluster.nats
         log.make(StreamSettings(nats.replicas, nats.max_log_bytes, self._cluster.digest))
         if self._cluster.awaits_data and not log.state()["state"]["last_seq"]:
             log.close()
             raise Unavailable(f"machine {self._cluster.data_from!r} has not brought its data yet")
-        self._check_copies(log)
+        self._check_copies(log, machines)
         try:
             self.store = RocksStore(self._directory, durability, memory, log)
         except LogLost as error:
@@ -145,17 +155,27 @@ class Replication:
             self.store = RocksStore(self._directory, durability, memory, log)
         return self.store
 
-    def _check_copies(self, log: NatsLog) -> None:
+    def _machines_with_copies(self) -> Mapping[str, State]:
+        """What machines have told, those with copies of the cell among them.
+
+        Raises:
+            _NotToldYet: one of these has not said yet how far its copy is.
+            Unavailable: the keeper of this machine is starting.
+        """
+        told = ask(self._place.run, self._cluster.machine, SHOW)
+        for name in set(self._cluster.others_with(self._cell)).difference(told.forgotten):
+            state = told.machines.get(name)
+            if name in told.unheard or (state is not None and self._cell in state.opening):
+                raise _NotToldYet(f"machine {name!r} has not said yet how far its copy is")
+        return told.machines
+
+    def _check_copies(self, log: NatsLog, machines: Mapping[str, State]) -> None:
         """Check that the log has all that copies on other machines have; else these would be replaced.
 
         Raises:
             LogBehind: it has not.
             Unavailable: no server answers.
         """
-        try:
-            machines = ask(self._place.run, self._cluster.machine, SHOW).machines
-        except Unavailable:
-            return  # the keeper is starting
         copies = {name: state.copies.get(self._cell, 0) for name, state in machines.items()}
         name = max(copies, key=copies.__getitem__, default="")
         if name and copies[name] > (end := log.state()["state"]["last_seq"]):

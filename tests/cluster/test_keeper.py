@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,6 +121,30 @@ def test_who_asks_a_keeper_does_not_use_its_connection(
     told = keeper.answer(SHOW)
     assert told.machines["a"].runs == [1]
     assert asked == []
+
+
+def test_a_keeper_says_whom_it_has_not_heard_yet(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it finds in NATS may be of a time before all machines were started again: copies may be newer."""
+    written: dict[str, bytes] = {}
+
+    def write(name: str, number: int) -> None:
+        state = State("x", number, [], {}, {}, cluster=keeper._cluster.digest)
+        written[name] = msgspec.json.encode(state)
+
+    monkeypatch.setattr(keeper._board, "exchange", lambda _own: written)
+    monkeypatch.setattr(Keeper, "_decide", lambda *_: None)
+    assert keeper.answer(SHOW).unheard == ["b", "c"]
+    write("b", 7)
+    keeper._round()
+    assert keeper.answer(SHOW).unheard == ["b", "c"]
+    write("b", 8)
+    keeper._round()
+    assert keeper.answer(SHOW).unheard == ["c"]
+    for _ in range(6):
+        keeper._round()
+    assert keeper.answer(SHOW).unheard == []  # c is silent
 
 
 def test_a_keeper_that_fails_ends() -> None:
