@@ -7,6 +7,8 @@ Beside them one machine with `store.durability = fsync`. Measured are
   (wanted: p50 3 ms, p99 10 ms at 1,000/s);
 - the processor time of a QoS 1 message in a fleet with durable subscribers, of the cell and the three servers of NATS
   together (wanted: 1.5 times that of one machine);
+- what a message costs more in processor time, of all processes but the servers, where clients connect to another
+  machine than that of their cell (wanted: less than the message itself, 46 µs);
 - the time until a rule saved on one machine is on the others (wanted: 1 s);
 - the time until a client is accepted after its cell, or its whole machine, was killed (wanted: 1 s and 8 s).
 
@@ -36,7 +38,14 @@ from broker.codec.primitives import PACKET_ID_BYTES
 from tests.support.machines import Cluster, Machine, machines
 from tests.support.node import eventually
 
-_PARTS: Final = ("acknowledgements", "cost", "configuration", "killed-cell", "killed-machine")
+_PARTS: Final = (
+    "acknowledgements",
+    "cost",
+    "relay",
+    "configuration",
+    "killed-cell",
+    "killed-machine",
+)
 _PUBLISHERS: Final = 100
 _FLEET: Final = ("--devices", "300", "--subs", "30", "--qos", "1", "--subqos", "1", "--persistent")
 _OF_FIRST: Final = ("--cells", "3", "--from-cell", "0", "--to-cell", "0")
@@ -64,6 +73,7 @@ def main() -> int:
         measures: dict[str, Callable[[], bool]] = {
             "acknowledgements": lambda: _acknowledged(mqtt, cluster, options.seconds),
             "cost": lambda: _cost(mqtt, pid, cluster, options.messages, rounds),
+            "relay": lambda: _relay_cost(cluster, options.messages, rounds),
             "configuration": lambda: _configured(cluster, rounds),
             "killed-cell": lambda: _longest(
                 "a client after its cell was killed", _killed_cell, cluster, rounds, 1
@@ -170,6 +180,20 @@ def _cost(alone: str, pid: int, cluster: Cluster, messages: int, rounds: int) ->
             flush=True,
         )
     return _shown("cell and servers, of one machine", statistics.median(ratios), 1.5, "times")
+
+
+def _relay_cost(cluster: Cluster, messages: int, rounds: int) -> bool:
+    """What a message costs more where all clients connect to another machine than that of their cell."""
+    print("processor time of a QoS 1 message of clients that are relayed, without servers of NATS")
+    pids = [one.pid for machine in cluster.machines.values() for one in machine.children()]
+    more_us = []
+    for _ in range(rounds):
+        own, other = (
+            _load(_address(cluster[name]), pids, _OF_FIRST, messages)["cpu_us"] for name in "ab"
+        )
+        more_us.append(other - own)
+        print(f"  at their own machine {own:.1f} µs, at another one {other:.1f} µs", flush=True)
+    return _shown("relaying a message", statistics.median(more_us), 46, "µs")
 
 
 def _load(address: str, pids: Sequence[int], where: Sequence[str], messages: int) -> dict[str, Any]:

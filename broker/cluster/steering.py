@@ -1,5 +1,5 @@
-"""Brings each connection to the cell that has its client: sockets go from cell to cell, each with its origin. Those of
-cells on other machines are relayed to them.
+"""Brings each connection to the cell that has its client: sockets go from cell to cell, each with its origin.
+Connections with TLS, and those of cells on other machines, are relayed (``broker.cluster.relay``).
 
 A cell that restarts finds the connections that came meanwhile in the queue of its socket. What the queue does not take
 waits at the sender, for a while.
@@ -11,8 +11,8 @@ import asyncio
 import os
 import socket
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Final, cast
 
 import msgspec
@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from broker.cluster.channel import bind, connect, join_name, pass_name
 from broker.cluster.control import Control
+from broker.cluster.relay import Line, Relayed, Served
 from broker.core.cells import Place
 from broker.net.accept import listening_sockets, set_options
-from broker.net.gateway import Gateway
 from broker.net.listeners import Listeners
 from broker.net.proxy import Origin
 from broker.net.settings import NamedListener
@@ -42,11 +42,6 @@ _MOST_BYTES: Final = 64 * 1024
 _PER_TURN: Final = 64
 _STOP_POLL_S: Final = 0.02
 _BACKLOG: Final = 1024
-# In front of what is known of a client that joins from another machine: its length. Longest of these: a CONNECT has
-# a user name, a password and a will of 64 KiB each, and properties.
-_LENGTH: Final = Struct("!I")
-_MOST_JOINING: Final = 1024 * 1024
-_TAKEN: Final = b"\1"
 
 
 class _Passed(msgspec.Struct, array_like=True):
@@ -57,7 +52,7 @@ class _Passed(msgspec.Struct, array_like=True):
 
 
 class _Still(asyncio.Protocol):
-    """A relayed connection until the gateway has it: nothing is read."""
+    """A connection until it is relayed: nothing is read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Leave what the client sends where it is."""
@@ -81,7 +76,7 @@ class Steering:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.control = Control(place)
-        self.gateways: set[Gateway] = set()
+        self.relayed: set[Relayed] = set()
         self._loop = asyncio.get_running_loop()
         self._targets = {
             number: _Target(self._loop, place, number)
@@ -89,9 +84,12 @@ class Steering:
             if number != place.number
         }
         self._relaying: Counter[int] = Counter()
-        """Connections that wait for cells of other machines."""
+        """Connections that wait for the cells to which they are to be relayed."""
+        self._lines: set[Line] = set()
+        """Of both directions."""
+        self._line_to: dict[int, asyncio.Task[Line | None]] = {}
         self._joining: socket.socket | None = None
-        """Where clients come whose connections another machine relays; None in a cluster of one."""
+        """Where the lines of other cells come."""
         self._listeners: Listeners | None = None
         self._is_parting = False
         self._taking: set[asyncio.Task[Any]] = set()
@@ -109,10 +107,9 @@ class Steering:
         self._listeners = listeners
         assert self.control.passed is not None
         self._loop.add_reader(self.control.passed, self._receive)
-        if len(self.place.near) < self.place.count:
-            self._joining = bind(self.place.run, join_name(self.place.number), socket.SOCK_STREAM)
-            self._joining.listen(_BACKLOG)
-            self._loop.add_reader(self._joining, self._accept_joining)
+        self._joining = bind(self.place.run, join_name(self.place.number), socket.SOCK_STREAM)
+        self._joining.listen(_BACKLOG)
+        self._loop.add_reader(self._joining, self._accept_joining)
 
     def part(self) -> None:
         """Take no more connections: at other machines they wait until the cell runs elsewhere."""
@@ -131,10 +128,16 @@ class Steering:
             self._loop.remove_reader(self.control.passed)
         self._close_joining()
         ends_at = self._loop.time() + deadline_s
-        while self.gateways and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping
+        while self.relayed and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping
             await asyncio.sleep(_STOP_POLL_S)
-        for gateway in list(self.gateways):
-            gateway.abort()
+        for relayed in list(self.relayed):
+            relayed.abort()
+        for line in list(self._lines):
+            line.close()
+        while self._lines and self._loop.time() < ends_at:  # noqa: ASYNC110
+            await asyncio.sleep(_STOP_POLL_S)
+        for line in list(self._lines):
+            line.abort()
         for target in self._targets.values():
             target.close()
         self.control.stop()
@@ -179,7 +182,7 @@ class Steering:
         cell = self.place.cell_of(client_id)
         target = self._target_of(cell)
         if target is None:
-            return await self._relay(cell, listener, link, origin)
+            return await self._relay_socket(cell, listener, link, origin)
         descriptors = [link.fileno()]
         if len(origin.first) > _MOST_INLINE:
             descriptors.append(_in_memory(origin.first))
@@ -195,52 +198,87 @@ class Steering:
         target = self._targets.get(cell)
         return target if target is not None and self.place.is_at_home(cell) else None
 
-    async def _relay(self, cell: int, listener: str, link: socket.socket, origin: Origin) -> bool:
-        """Relay a connection to a cell of another machine as soon as it can be reached; False if it cannot in time, or
-        too many wait."""
-        if self._relaying[cell] >= _MOST_WAITING:
+    async def relay(
+        self, client_id: str, listener: str, transport: asyncio.Transport, origin: Origin
+    ) -> bool:
+        """Relay a connection whose TLS ends here, and that does not read, to the cell of its client; False if that does
+        not take it in time, or too many wait."""
+        relayed = await self._opened(self.place.cell_of(client_id), listener, origin)
+        if relayed is None:
             return False
-        self._relaying[cell] += 1
+        relayed.begin(transport)
+        return True
+
+    async def _relay_socket(
+        self, cell: int, listener: str, link: socket.socket, origin: Origin
+    ) -> bool:
         try:
             if origin.host is None and not origin.is_unknown:
                 peer, ours = link.getpeername(), link.getsockname()
                 origin = replace(
                     origin, host=peer[0], port=peer[1], local_address=f"{ours[0]}:{ours[1]}"
                 )
-            told = _ENCODER.encode(_Passed(listener, origin))
-            async with asyncio.timeout(WAIT_S):
-                while (far := await self._joined(cell, told)) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(_RELAY_AGAIN_S)
-        except (OSError, TimeoutError):
+        except OSError:
             return False
-        finally:
-            self._relaying[cell] -= 1
+        relayed = await self._opened(cell, listener, origin)
+        if relayed is None:
+            return False
         try:
             # the caller closes its own end
             transport, _ = await self._loop.connect_accepted_socket(_Still, link.dup())
-        except OSError:
-            far.close()
-            return False
-        Gateway(self._loop, transport, far, self.gateways).begin()
+        except BaseException as error:
+            relayed.abort()
+            if isinstance(error, OSError):
+                return False
+            raise
+        relayed.begin(transport)
         return True
 
-    async def _joined(self, cell: int, told: bytes) -> socket.socket | None:
-        """A connection that a cell of another machine serves; None if it does not run, or cannot be reached."""
-        far = None
+    async def _opened(self, cell: int, listener: str, origin: Origin) -> Relayed | None:
+        """A connection that another cell serves, as soon as it can be reached; None if it cannot in time, or too many
+        wait."""
+        if self._relaying[cell] >= _MOST_WAITING:
+            return None
+        self._relaying[cell] += 1
+        told = _ENCODER.encode(_Passed(listener, origin))
         try:
-            far = connect(self.place.run, join_name(cell), socket.SOCK_STREAM)
-            await self._loop.sock_sendall(far, _LENGTH.pack(len(told)) + told)
-            if await self._loop.sock_recv(far, 1) == _TAKEN:
-                return far
+            async with asyncio.timeout(WAIT_S):
+                while True:
+                    line = await self._line(cell)
+                    if line is not None:
+                        relayed = Relayed(line, self.relayed)
+                        if await relayed.open(told):
+                            return relayed
+                    await asyncio.sleep(_RELAY_AGAIN_S)
+        except TimeoutError:
+            _not_taking(cell)
+            return None
+        finally:
+            self._relaying[cell] -= 1
+
+    async def _line(self, cell: int) -> Line | None:
+        """The line to a cell; None if it does not run, or cannot be reached."""
+        making = self._line_to.get(cell)
+        if making is None or (
+            making.done() and ((line := making.result()) is None or line.is_lost)
+        ):
+            making = self._loop.create_task(self._made_line(cell), name=f"line to cell {cell}")
+            self._line_to[cell] = making
+        return await asyncio.shield(making)
+
+    async def _made_line(self, cell: int) -> Line | None:
+        try:
+            link = connect(self.place.run, join_name(cell), socket.SOCK_STREAM)
         except OSError:
-            pass
-        except BaseException:
-            if far is not None:
-                far.close()
-            raise
-        if far is not None:
-            far.close()
-        return None
+            return None
+        try:
+            _, line = await self._loop.create_unix_connection(
+                lambda: Line(self._loop, self._lines), sock=link
+            )
+        except OSError:
+            link.close()
+            return None
+        return line
 
     # -- from other cells --
 
@@ -252,32 +290,26 @@ class Steering:
             except OSError:
                 return
             link.setblocking(False)
-            task = self._loop.create_task(self._join(link), name="relayed client")
-            self._taking.add(task)
-            task.add_done_callback(self._taken)
+            self._start(lambda: Line(self._loop, self._lines, self._open), link)
 
-    async def _join(self, link: socket.socket) -> None:
-        """Serve a client whose connection another machine relays: first comes what that knows of it."""
+    def _open(self, line: Line, number: int, data: bytes) -> None:
+        """Serve a client whose connection another cell relays."""
+        assert self._listeners is not None
         try:
-            async with asyncio.timeout(WAIT_S):
-                length = _LENGTH.unpack(await self._exactly(link, _LENGTH.size))[0]
-                if length > _MOST_JOINING:
-                    raise ConnectionError
-                told = _DECODER.decode(await self._exactly(link, length))
-                await self._loop.sock_sendall(link, _TAKEN)
-        except (OSError, TimeoutError, msgspec.MsgspecError):
-            link.close()
+            told = _DECODER.decode(data)
+        except msgspec.MsgspecError:
+            line.abort()
             return
-        self._take(told.listener, link, told.origin)
-
-    async def _exactly(self, link: socket.socket, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = await self._loop.sock_recv(link, count - len(data))
-            if not more:
-                raise ConnectionError
-            data += more
-        return data
+        if self._is_parting:
+            line.refuse(number)
+            return
+        make_link = self._listeners.link_maker(told.listener, told.origin)
+        served = Served(line, number)
+        line.accept(number, served)
+        if make_link is None:
+            served.abort()
+        else:
+            served.begin(make_link())
 
     def _receive(self) -> None:
         passed = self.control.passed
@@ -307,7 +339,10 @@ class Steering:
         if make_link is None or self._is_parting:
             link.close()
             return
-        task = self._loop.create_task(self._loop.connect_accepted_socket(make_link, link))
+        self._start(make_link, link)
+
+    def _start(self, make_protocol: Callable[[], asyncio.Protocol], link: socket.socket) -> None:
+        task = self._loop.create_task(self._loop.connect_accepted_socket(make_protocol, link))
         self._taking.add(task)
         task.add_done_callback(self._taken)
 
@@ -360,9 +395,7 @@ class _Target:
             async with asyncio.timeout(WAIT_S):
                 return await waiting.is_taken
         except TimeoutError:
-            _log.warning(
-                "cell.not_taking", cell=self._number, effect="a client is refused with 0x88"
-            )
+            _not_taking(self._number)
             return False
 
     async def _send_waiting(self) -> None:
@@ -399,6 +432,10 @@ class _Target:
             self._sending.cancel()
         if self._link is not None:
             self._link.close()
+
+
+def _not_taking(cell: int) -> None:
+    _log.warning("cell.not_taking", cell=cell, effect="a client is refused with 0x88")
 
 
 def _key(named: NamedListener) -> str:

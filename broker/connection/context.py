@@ -52,11 +52,11 @@ class Admission:
     """True if QoS 0 messages of clients are dropped on arrival, because of overload."""
 
     relayed: Collection[object] = ()
-    """Connections that are relayed to other cells, which take two descriptors each."""
+    """Connections that are relayed to other cells."""
 
     def wait(self, guest: Guest, host: str | None) -> None:
         """Let a connection authenticate; an older one that has not makes room where there are too many."""
-        if self.admitted + len(self.lobby) + 2 * len(self.relayed) >= self.descriptors:
+        if self.admitted + len(self.lobby) + len(self.relayed) >= self.descriptors:
             self.lobby.make_room()
         self.lobby.enter(guest, host)
 

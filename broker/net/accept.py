@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from broker.core import reason
 from broker.net.entrance import Cells, Doorway, Entrance
-from broker.net.gateway import Gateway
 from broker.net.limits import LinkOwner
 from broker.net.proxy import BadProxyHeader, Origin, read_header
 from broker.net.settings import ListenerSettings, TcpSettings, WebSocketSettings
@@ -488,8 +487,13 @@ class Acceptor:
         origin = door.origin(origin)
         client_id = steering.client_of(door.entrance, origin)
         if client_id and not steering.cells.has(client_id):
-            if await self._relayed(steering, transport, client_id, origin):
-                return
+            told = replace(origin, waiting=None)
+            try:
+                if await steering.cells.relay(client_id, steering.listener, transport, told):
+                    return
+            except asyncio.CancelledError:
+                transport.abort()
+                raise
             origin = replace(origin, refusal=reason.SERVER_UNAVAILABLE)
         if door.is_gone:
             return
@@ -497,35 +501,6 @@ class Acceptor:
         transport.set_protocol(link)
         link.connection_made(transport)
         transport.resume_reading()
-
-    async def _relayed(
-        self,
-        steering: Steering,
-        transport: asyncio.Transport,
-        client_id: str,
-        origin: Origin,
-    ) -> bool:
-        """Relay a connection to the cell of its client; False if that does not take it in time."""
-        try:
-            near, far = socket.socketpair()
-        except OSError:  # no descriptor is left
-            return False
-        near.setblocking(False)
-        try:
-            is_taken = await steering.cells.pass_on(
-                client_id, steering.listener, far, replace(origin, waiting=None)
-            )
-        except asyncio.CancelledError:
-            near.close()
-            transport.abort()
-            raise
-        finally:
-            far.close()
-        if is_taken:
-            Gateway(self._loop, transport, near, steering.cells.gateways).begin()
-        else:
-            near.close()
-        return is_taken
 
     async def _say_last(self, link: socket.socket, alert: bytes) -> None:
         """Send the alert of a handshake that failed, and read what the client still sends: closing a socket with unread

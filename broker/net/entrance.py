@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Collection
 from typing import Protocol, cast
 
 from msgspec.structs import replace
@@ -19,7 +20,6 @@ from broker.core.errors import PeerError
 from broker.core.hosts import AllowedHosts
 from broker.net import upgrade
 from broker.net.certificate import certificate_of
-from broker.net.gateway import Gateway
 from broker.net.proxy import Origin
 from broker.net.settings import NamedListener, WebSocketSettings
 from broker.net.upgrade import UpgradeRefused
@@ -28,8 +28,9 @@ from broker.net.upgrade import UpgradeRefused
 class Cells(Protocol):
     """The cells of this machine, as a listener of one of them needs them (``broker.cluster.steering``)."""
 
-    gateways: set[Gateway]
-    """Connections that this process relays to others."""
+    @property
+    def relayed(self) -> Collection[object]:
+        """Connections that this process relays to others."""
 
     async def sockets(self, named: NamedListener) -> list[socket.socket]:
         """The listening sockets of a listener, which all cells share.
@@ -51,6 +52,12 @@ class Cells(Protocol):
         self, client_id: str, listener: str, link: socket.socket, origin: Origin
     ) -> bool:
         """Pass a connection as soon as the cell takes it; False if it does not in time."""
+
+    async def relay(
+        self, client_id: str, listener: str, transport: asyncio.Transport, origin: Origin
+    ) -> bool:
+        """Relay a connection whose TLS ends here, and that does not read; False if the cell does not take it in
+        time."""
 
 
 class Entrance:

@@ -99,7 +99,7 @@ class Server:
         context.admission.descriptors = client_limit(api_connections)
         context.admission.most = min(context.admission.most, context.admission.descriptors)
         if cells is not None:
-            context.admission.relayed = cells.gateways
+            context.admission.relayed = cells.relayed
         self.listeners = Listeners(listeners, self.hub, metrics, cells)
         self._collector = Collector(self._loop)
         self.is_parting = False

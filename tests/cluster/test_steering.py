@@ -190,7 +190,7 @@ async def test_tls_clients_are_relayed_with_what_is_known_of_them(tmp_path: Path
             assert link.peer_host == "127.0.0.1"
             assert link.peer_port == writer.get_extra_info("sockname")[1]
             assert link.sock_name == f"127.0.0.1:{started.ports[0]}"
-        assert sum(len(steering.gateways) for steering in started.steerings) > 0
+        assert sum(len(steering.relayed) for steering in started.steerings) > 0
 
 
 @on_loop
@@ -217,7 +217,7 @@ async def test_the_certificate_names_the_client_before_its_cell_is_looked_for(
 
 
 @on_loop
-async def test_megabytes_go_both_ways_through_a_gateway(tmp_path: Path) -> None:
+async def test_megabytes_go_both_ways_through_a_relay(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     settings = SslListenerSettings(bind="127.0.0.1:0", ssl_options=tls(authority))
     payloads = [os.urandom(700_000) for _ in range(6)]
@@ -252,7 +252,7 @@ async def ended(started: Cells, name: str) -> None:
 
 
 @on_loop
-async def test_ends_are_the_same_through_a_gateway(tmp_path: Path) -> None:
+async def test_ends_are_the_same_through_a_relay(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     settings = SslListenerSettings(bind="127.0.0.1:0", ssl_options=tls(authority))
     async with cells(tmp_path, listeners=[NamedListener(settings, "s")]) as started:
@@ -279,7 +279,7 @@ async def test_ends_are_the_same_through_a_gateway(tmp_path: Path) -> None:
             assert (await client.expect(Disconnect)).reason_code == reason.ADMINISTRATIVE_ACTION
             with pytest.raises(ConnectionError):
                 await client.receive()
-        await until(lambda: not any(steering.gateways for steering in started.steerings))
+        await until(lambda: not any(steering.relayed for steering in started.steerings))
 
 
 def frame(payload: bytes) -> bytes:

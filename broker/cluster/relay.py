@@ -1,0 +1,629 @@
+"""Connections that one cell accepts and another one serves: all of them go over one stream socket, the *line*.
+
+A connection whose socket cannot be passed, since its TLS ends here or its cell is on another machine, is relayed. What
+comes from clients and for clients in a turn of the loop is one write, whatever the number of clients. Each connection
+may be ahead of its reader by ``ROOM_BYTES`` in each direction, so that one that reads slowly holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, cast
+
+from broker.core.errors import SluiceError
+from broker.net.tcp import CLOSE_DEADLINE_S, close_in_time
+
+VERSION: Final = b"\1"
+"""First byte of a line, from the cell that opens it: a cell closes lines of versions that it does not know."""
+ROOM_BYTES: Final = 256 * 1024
+"""Bytes of a connection that may be under way or unread at the other end, in each direction."""
+# Type, number of the connection, and number of bytes, which follow in OPEN and DATA.
+_HEADER: Final = Struct("!BQI")
+_OPEN, _OPENED, _REFUSED, _DATA, _ROOM, _END, _CLOSE = range(1, 8)
+# Longest OPEN: a CONNECT has a user name, a password and a will of 64 KiB each, and properties.
+_MOST_OPENING_BYTES: Final = 1024 * 1024
+# Bytes that the line's own socket has not taken, with which connections wait.
+_FULL_BYTES: Final = 1024 * 1024
+# Frames that are taken in one turn of the loop: some milliseconds.
+_PER_TURN: Final = 512
+
+
+class RelayError(SluiceError):
+    """The other cell has sent what is no frame of a line."""
+
+
+class Line(asyncio.Protocol):
+    """One end of a line. Whichever cell opens it numbers the connections."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lines: set[Line],
+        opening: Callable[[Line, int, bytes], None] | None = None,
+    ) -> None:
+        """``lines`` has those that are there. ``opening`` takes connections, at the end that serves them."""
+        self.loop: Final = loop
+        self.is_full = False
+        """True while the line's own socket takes no more."""
+        self.is_lost = False
+        self._lines = lines
+        self._opening = opening
+        self._is_begun = opening is None
+        self._transport: asyncio.Transport | None = None
+        self._streams: dict[int, Stream] = {}
+        self._waiting: dict[Stream, None] = {}
+        """Connections with bytes that wait until the line is not full, in order."""
+        self._last = 0
+        self._frames: list[bytes] = []
+        self._framed_bytes = 0
+        self._received = b""
+        self._is_behind = False
+        """True while frames wait for the next turn of the loop, and nothing is read."""
+
+    # -- asyncio.Protocol --
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The cells are connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(_FULL_BYTES)
+        self._lines.add(self)
+        if self._opening is None:
+            self._transport.write(VERSION)
+
+    def data_received(self, data: bytes) -> None:
+        """Take frames."""
+        self._received += data
+        if not self._is_behind:
+            self._take()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The other cell is gone, and its ends of all connections with it."""
+        self.is_lost = True
+        self._transport = None
+        self._lines.discard(self)
+        streams = list(self._streams.values())
+        self._streams.clear()
+        self._waiting.clear()
+        for stream in streams:
+            self._guarded(stream, stream.cut)
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """The socket takes more: connections go on, in order."""
+        self.is_full = False
+        for stream in list(self._waiting):
+            if self.is_full:
+                return
+            del self._waiting[stream]
+            self._guarded(stream, stream.go_on)
+
+    def _guarded(self, stream: Stream, do: Callable[..., None], *arguments: Any) -> None:
+        """A fault of one connection ends that one, and no other."""
+        try:
+            do(*arguments)
+        except Exception as error:  # noqa: BLE001  whatever it is
+            self.loop.call_exception_handler(
+                {"message": "a relayed connection failed", "exception": error}
+            )
+            stream.abort()
+
+    # -- connections --
+
+    def add(self, stream: Stream) -> int:
+        """The number of a connection that begins here."""
+        self._last += 1
+        self._streams[self._last] = stream
+        return self._last
+
+    def accept(self, number: int, stream: Stream) -> None:
+        """Serve a connection that the other cell has opened."""
+        self._streams[number] = stream
+        self.put(_OPENED, number)
+
+    def refuse(self, number: int) -> None:
+        """Serve it not: the other cell asks again."""
+        self.put(_REFUSED, number)
+
+    def forget(self, stream: Stream) -> None:
+        """A connection is over."""
+        self._streams.pop(stream.number, None)
+        self._waiting.pop(stream, None)
+
+    def wait(self, stream: Stream) -> None:
+        """Have a connection go on when the line is not full any more."""
+        self._waiting[stream] = None
+
+    def put(self, kind: int, number: int, size: int = 0, data: bytes = b"") -> None:
+        """Send a frame with the others of this turn."""
+        frames = self._frames
+        if not frames:
+            self.loop.call_soon(self.flush)
+        frames.append(_HEADER.pack(kind, number, size))
+        if data:
+            frames.append(data)
+            self._framed_bytes += size
+            if self._framed_bytes > _FULL_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Send what was put."""
+        frames = self._frames
+        if not frames:
+            return
+        data = b"".join(frames)
+        frames.clear()
+        self._framed_bytes = 0
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """End the line, once the socket has what was put."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the line now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- frames --
+
+    def _take(self) -> None:
+        """Take frames that are complete, some in this turn and the others in the next ones."""
+        was_behind, self._is_behind = self._is_behind, False
+        try:
+            self._is_behind = self._take_some()
+        except RelayError:
+            self.abort()
+            return
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._is_behind:
+            self.loop.call_soon(self._take)
+        if self._is_behind != was_behind:
+            (transport.pause_reading if self._is_behind else transport.resume_reading)()
+
+    def _take_some(self) -> bool:
+        """True if there are more."""
+        data = self._received
+        at = 0
+        if not self._is_begun:
+            if data[:1] != VERSION:
+                raise RelayError
+            self._is_begun = True
+            at = 1
+        end = len(data)
+        streams = self._streams
+        is_behind = False
+        for count in range(_PER_TURN + 1):
+            if end - at < _HEADER.size:
+                break
+            if count == _PER_TURN:
+                is_behind = True
+                break
+            kind, number, size = _HEADER.unpack_from(data, at)
+            start = at + _HEADER.size
+            if kind == _DATA:
+                if size > ROOM_BYTES:
+                    raise RelayError
+                if start + size > end:
+                    break
+                at = start + size
+                stream = streams.get(number)
+                if stream is not None:
+                    self._guarded(stream, stream.received, data[start:at])
+            elif kind == _OPEN:
+                if size > _MOST_OPENING_BYTES or self._opening is None:
+                    raise RelayError
+                if start + size > end:
+                    break
+                at = start + size
+                self._opening(self, number, data[start:at])
+            else:
+                at = start
+                stream = streams.get(number)
+                if stream is not None:
+                    self._guarded(stream, stream.told, kind, size)
+        self._received = data[at:] if at < end else b""
+        return is_behind
+
+
+class Stream:
+    """One end of a connection on a line. What is sent waits while the other end has no room, or the line is full."""
+
+    number: int
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._room = ROOM_BYTES
+        """Bytes that the other end has room for."""
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._taken = 0
+        """Bytes that were taken here since the other end was given room."""
+        self._closes = False
+        """True if the connection ends behind what is unsent."""
+        self._is_over = False
+
+    def received(self, data: bytes) -> None:
+        """Take bytes from the other end, and call ``_took`` when there is room for as many again."""
+        raise NotImplementedError
+
+    def has_sent(self) -> None:
+        """Some of what waited has been sent."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Cut both ends off."""
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        """The other end sends no more, and still reads."""
+        raise NotImplementedError
+
+    def closed(self) -> None:
+        """The other end is gone."""
+        raise NotImplementedError
+
+    def told(self, kind: int, size: int) -> None:
+        """Take a frame without bytes."""
+        if kind == _ROOM:
+            self._room += size
+            if self._unsent:
+                self.go_on()
+        elif kind == _CLOSE:
+            self._line.forget(self)
+            self.cut()
+        elif kind == _END:
+            self.ended()
+
+    def cut(self) -> None:
+        """The line has forgotten the connection."""
+        if not self._is_over:
+            self._is_over = True
+            self._unsent.clear()
+            self._unsent_bytes = 0
+            self.closed()
+
+    def _send(self, data: bytes) -> None:
+        if not (size := len(data)):
+            return
+        if self._unsent or size > self._room or self._line.is_full:
+            self._unsent.append(data)
+            self._unsent_bytes += size
+            if len(self._unsent) == 1:
+                self.go_on()
+        else:
+            self._room -= size
+            self._line.put(_DATA, self.number, size, data)
+
+    def go_on(self) -> None:
+        """Send what waits, as far as there is room."""
+        unsent, line = self._unsent, self._line
+        while unsent and self._room and not line.is_full:
+            data = unsent.popleft()
+            if len(data) > self._room:
+                unsent.appendleft(data[self._room :])
+                data = data[: self._room]
+            size = len(data)
+            self._room -= size
+            self._unsent_bytes -= size
+            line.put(_DATA, self.number, size, data)
+        if unsent and line.is_full:
+            line.wait(self)
+        if not unsent and self._closes:
+            self._end()
+        elif not self._is_over:
+            self.has_sent()
+
+    def _took(self, size: int) -> None:
+        """There is room for these bytes again."""
+        self._taken += size
+        if self._taken >= ROOM_BYTES // 2 and not self._is_over:
+            self._line.put(_ROOM, self.number, self._taken)
+            self._taken = 0
+
+    def _close(self) -> None:
+        """End the connection behind what is unsent."""
+        self._closes = True
+        if not self._unsent and not self._is_over:
+            self._end()
+
+    def _end(self) -> None:
+        """End the connection."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._line.forget(self)
+        self._line.put(_CLOSE, self.number)
+        self._has_ended()
+
+    def _has_ended(self) -> None:
+        """The connection was ended from here."""
+
+
+class Relayed(Stream, asyncio.Protocol):
+    """The end at the cell that accepts a connection: the protocol of the client's transport, once it is begun."""
+
+    def __init__(self, line: Line, others: set[Relayed]) -> None:
+        """``others`` has those of this process, this one while it is open."""
+        super().__init__(line)
+        self._others = others
+        self._transport: asyncio.Transport | None = None
+        self._early: list[bytes] = []
+        """What came for the client before its transport is there."""
+        self._is_slow = self._is_paused = self._is_refused = self._is_ended = False
+        self._opened: asyncio.Future[None] = line.loop.create_future()
+
+    async def open(self, told: bytes) -> bool:
+        """Have the other cell serve a connection, of which it is told this; False if it does not."""
+        line = self._line
+        if line.is_lost:
+            return False
+        self.number = line.add(self)
+        line.put(_OPEN, self.number, len(told), told)
+        try:
+            await self._opened
+        except BaseException:
+            self._end()
+            raise
+        return not self._is_refused
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Relay from here on what a transport brings, which does not read yet."""
+        self._transport = transport
+        self._others.add(self)
+        transport.set_protocol(self)
+        for data in self._early:
+            transport.write(data)
+            self._took(len(data))
+        self._early.clear()
+        if transport.is_closing():
+            self.connection_lost(None)
+        elif self._is_over:
+            self.closed()
+        else:
+            transport.resume_reading()
+            if self._is_ended:
+                self.ended()
+
+    def abort(self) -> None:
+        """Cut both ends off."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    # -- from the client --
+
+    def data_received(self, data: bytes) -> None:
+        """Give bytes to the cell; read no more until it has room."""
+        if self._is_over or self._closes:
+            return
+        self._send(data)
+        if self._unsent and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone: what it sent before still belongs to the cell."""
+        self._others.discard(self)
+        self._transport = None
+        self._close()
+        if not self._is_over:
+            self._line.loop.call_later(CLOSE_DEADLINE_S, self._end)
+
+    def pause_writing(self) -> None:
+        """The client reads slowly: the cell is not told that there is room."""
+        self._is_slow = True
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._is_slow = False
+        self._took(0)
+
+    # -- from the cell --
+
+    def told(self, kind: int, size: int) -> None:
+        """Take a frame without bytes."""
+        if kind == _OPENED:
+            self._answered()
+        elif kind == _REFUSED:
+            self._is_refused = self._is_over = True
+            self._line.forget(self)
+            self._answered()
+        else:
+            super().told(kind, size)
+
+    def _answered(self) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def received(self, data: bytes) -> None:
+        """Give bytes to the client."""
+        if self._transport is None:
+            self._early.append(data)
+            return
+        self._transport.write(data)
+        if self._is_slow:
+            self._taken += len(data)
+        else:
+            self._took(len(data))
+
+    def has_sent(self) -> None:
+        """Read again once the cell has all that was read."""
+        if self._is_paused and not self._unsent and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def ended(self) -> None:
+        """The cell waits until the client has closed, so that it sees what was sent last."""
+        self._is_ended = True
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            close_in_time(self._line.loop, transport, is_tls=True)
+
+    def closed(self) -> None:
+        """The cell has closed: what the client sends from here on is read and thrown away."""
+        if not self._opened.done():  # the line is lost, or the client had no place there
+            self._is_refused = self._line.is_lost
+            self._answered()
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.resume_reading()
+            close_in_time(self._line.loop, transport, is_tls=True)
+
+
+class Served(Stream, asyncio.Transport):
+    """The end at the cell that serves a connection: the transport of its link."""
+
+    def __init__(self, line: Line, number: int) -> None:
+        super().__init__(line)
+        self.number = number
+        self._high = self._low = 0
+        self._is_paused = self._is_behind = self._is_slow = self._is_left = self._ends = False
+        self._kept: deque[bytes] = deque()
+        """What came while the link does not read."""
+        self._protocol: asyncio.Protocol | None = None
+
+    def begin(self, protocol: asyncio.Protocol) -> None:
+        """Have a link serve the connection."""
+        self._protocol = protocol
+        self.set_write_buffer_limits()
+        protocol.connection_made(self)
+
+    # -- from the client --
+
+    def received(self, data: bytes) -> None:
+        """Give bytes to the link, or keep them until it reads."""
+        protocol = self._protocol
+        if protocol is None or self._closes:
+            self._took(len(data))
+        elif self._is_paused or self._kept:
+            self._kept.append(data)
+        else:
+            protocol.data_received(data)
+            self._took(len(data))
+
+    def _give_kept(self) -> None:
+        self._is_behind = False
+        kept = self._kept
+        while kept and not self._is_paused and self._protocol is not None:
+            data = kept.popleft()
+            self._protocol.data_received(data)
+            self._took(len(data))
+        if self._is_left and not kept:
+            self._lose()
+
+    def ended(self) -> None:
+        """Never sent by the cell that accepts."""
+
+    def closed(self) -> None:
+        """The client is gone, or its cell: the link gets first what came before."""
+        self._is_left = True
+        if not self._kept or self._closes:
+            self._lose()
+
+    def _lose(self) -> None:
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
+            self._kept.clear()
+            self._closes = True
+            protocol.connection_lost(None)
+
+    # -- asyncio.Transport --
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What is known of the client is in its ``Origin``."""
+        return default
+
+    def is_closing(self) -> bool:
+        """True if it was closed, or the client has left."""
+        return self._closes
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """As of ``asyncio.WriteTransport``."""
+        self._high = 64 * 1024 if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the other end, or the line, has no room for."""
+        return self._unsent_bytes
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send; never waits."""
+        if self._closes or self._ends:
+            return
+        if self._is_over:  # the client has left, and the link has not read all that it sent
+            self._line.loop.call_soon(self._lose)
+            return
+        self._send(bytes(data))
+        if self._unsent_bytes > self._high and not self._is_slow and self._protocol is not None:
+            self._is_slow = True
+            self._protocol.pause_writing()
+
+    def has_sent(self) -> None:
+        """Tell the link that the client has caught up."""
+        if self._is_slow and self._unsent_bytes <= self._low and self._protocol is not None:
+            self._is_slow = False
+            self._protocol.resume_writing()
+        if self._ends and not self._unsent and not self._closes:
+            self._line.put(_END, self.number)
+
+    def can_write_eof(self) -> bool:
+        """True: the cell that accepted the connection ends what the client reads."""
+        return True
+
+    def write_eof(self) -> None:
+        """Send no more, and read on."""
+        if not self._ends and not self._is_over:
+            self._ends = True
+            if not self._unsent:
+                self._line.put(_END, self.number)
+
+    def pause_reading(self) -> None:
+        """Give the link nothing more."""
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        """Give the link what came meanwhile, and all that comes."""
+        self._is_paused = False
+        if self._kept and not self._is_behind:
+            self._is_behind = True
+            self._line.loop.call_soon(self._give_kept)
+
+    def is_reading(self) -> bool:
+        """True unless it is paused or closed."""
+        return not self._is_paused and not self._closes
+
+    def close(self) -> None:
+        """Send what waits, then close."""
+        if self._closes:
+            return
+        self._kept.clear()
+        self._close()
+        if self._is_left:
+            self._line.loop.call_soon(self._lose)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closes = True
+        self._kept.clear()
+        self._end()
+        self._line.loop.call_soon(self._lose)
+
+    def _has_ended(self) -> None:
+        self._line.loop.call_soon(self._lose)
