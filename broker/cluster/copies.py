@@ -36,6 +36,8 @@ _SOON_S: Final = 0.02
 _IDLE_S: Final = 0.2
 _AGAIN_S: Final = 1.0
 _SYNC_S: Final = 1.0
+# Seconds for which cells wait at their start for a copy that is being opened.
+_OPENING_S: Final = 10.0
 _NOT_BEGUN: Final = "it has not begun"
 
 
@@ -54,12 +56,13 @@ class Copy:
         self._database: Database | None = None
         self._is_over = threading.Event()
         self._synced = Mark()
-        self._synced_s = 0.0
+        self._synced_s = self._began_s = 0.0
         self._problem = _NOT_BEGUN
         self._thread = threading.Thread(target=self._keep, name=f"copy of cell {cell}", daemon=True)
 
     def start(self) -> None:
         """Follow the log from now on."""
+        self._began_s = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -69,8 +72,12 @@ class Copy:
 
     @property
     def is_opening(self) -> bool:
-        """True until its store was opened for the first time, or could not be."""
-        return self._database is None and self._problem == _NOT_BEGUN
+        """True until its store was opened for the first time, or could not be, or takes long."""
+        return (
+            self._database is None
+            and self._problem == _NOT_BEGUN
+            and time.monotonic() - self._began_s < _OPENING_S
+        )
 
     def state(self) -> tuple[CopyState, Source | None]:
         """How far it is, and the copy where it is in order."""

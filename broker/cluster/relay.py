@@ -23,12 +23,16 @@ ROOM_BYTES: Final = 256 * 1024
 # Type, number of the connection, and number of bytes, which follow in OPEN and DATA.
 _HEADER: Final = Struct("!BQI")
 _OPEN, _OPENED, _REFUSED, _DATA, _ROOM, _END, _CLOSE = range(1, 8)
-# Longest OPEN: a CONNECT has a user name, a password and a will of 64 KiB each, and properties.
-_MOST_OPENING_BYTES: Final = 1024 * 1024
+MOST_OPENING_BYTES: Final = 1024 * 1024
+"""Longest word about a client that the cell that serves it takes."""
 # Bytes that the line's own socket has not taken, with which connections wait.
 _FULL_BYTES: Final = 1024 * 1024
-# Frames that are taken in one turn of the loop: some milliseconds.
+# Frames that are taken in one turn of the loop, and what a new connection counts; connections that are cut off in one.
 _PER_TURN: Final = 512
+_OPENS_AS: Final = 8
+_CUTS_PER_TURN: Final = 256
+# The number of no connection: the line itself ends, behind all that was sent.
+_LINE: Final = 0
 
 
 class RelayError(SluiceError):
@@ -57,7 +61,7 @@ class Line(asyncio.Protocol):
         self._waiting: dict[Stream, None] = {}
         """Connections with bytes that wait until the line is not full, in order."""
         self._last = 0
-        self._frames: list[bytes] = []
+        self._frames: list[bytes | memoryview] = []
         self._framed_bytes = 0
         self._received = b""
         self._is_behind = False
@@ -87,8 +91,13 @@ class Line(asyncio.Protocol):
         streams = list(self._streams.values())
         self._streams.clear()
         self._waiting.clear()
-        for stream in streams:
-            self._guarded(stream, stream.cut)
+        self._cut(streams)
+
+    def _cut(self, streams: list[Stream]) -> None:
+        for stream in streams[:_CUTS_PER_TURN]:
+            self.guarded(stream, stream.cut)
+        if left := streams[_CUTS_PER_TURN:]:
+            self.loop.call_soon(self._cut, left)
 
     def pause_writing(self) -> None:
         """The socket takes no more."""
@@ -100,11 +109,12 @@ class Line(asyncio.Protocol):
         for stream in list(self._waiting):
             if self.is_full:
                 return
-            del self._waiting[stream]
-            self._guarded(stream, stream.go_on)
+            if stream in self._waiting:
+                del self._waiting[stream]
+                self.guarded(stream, stream.go_on)
 
-    def _guarded(self, stream: Stream, do: Callable[..., None], *arguments: Any) -> None:
-        """A fault of one connection ends that one, and no other."""
+    def guarded(self, stream: Stream, do: Callable[..., None], *arguments: Any) -> None:
+        """Do something for a connection, whose fault ends that one, and no other."""
         try:
             do(*arguments)
         except Exception as error:  # noqa: BLE001  whatever it is
@@ -139,7 +149,7 @@ class Line(asyncio.Protocol):
         """Have a connection go on when the line is not full any more."""
         self._waiting[stream] = None
 
-    def put(self, kind: int, number: int, size: int = 0, data: bytes = b"") -> None:
+    def put(self, kind: int, number: int, size: int = 0, data: bytes | memoryview = b"") -> None:
         """Send a frame with the others of this turn."""
         frames = self._frames
         if not frames:
@@ -163,10 +173,9 @@ class Line(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        """End the line, once the socket has what was put."""
+        """End the line, once the other cell has taken what was put."""
+        self.put(_CLOSE, _LINE)
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
 
     def abort(self) -> None:
         """End the line now."""
@@ -202,13 +211,9 @@ class Line(asyncio.Protocol):
             at = 1
         end = len(data)
         streams = self._streams
-        is_behind = False
-        for count in range(_PER_TURN + 1):
-            if end - at < _HEADER.size:
-                break
-            if count == _PER_TURN:
-                is_behind = True
-                break
+        left = _PER_TURN
+        while left > 0 and end - at >= _HEADER.size:
+            left -= 1
             kind, number, size = _HEADER.unpack_from(data, at)
             start = at + _HEADER.size
             if kind == _DATA:
@@ -219,21 +224,26 @@ class Line(asyncio.Protocol):
                 at = start + size
                 stream = streams.get(number)
                 if stream is not None:
-                    self._guarded(stream, stream.received, data[start:at])
+                    self.guarded(stream, stream.received, data[start:at])
             elif kind == _OPEN:
-                if size > _MOST_OPENING_BYTES or self._opening is None:
+                if size > MOST_OPENING_BYTES or self._opening is None:
                     raise RelayError
                 if start + size > end:
                     break
                 at = start + size
+                left -= _OPENS_AS
                 self._opening(self, number, data[start:at])
+            elif number == _LINE:
+                at = start
+                if self._transport is not None:
+                    self._transport.close()
             else:
                 at = start
                 stream = streams.get(number)
                 if stream is not None:
-                    self._guarded(stream, stream.told, kind, size)
+                    self.guarded(stream, stream.told, kind, size)
         self._received = data[at:] if at < end else b""
-        return is_behind
+        return left <= 0
 
 
 class Stream:
@@ -245,7 +255,7 @@ class Stream:
         self._line = line
         self._room = ROOM_BYTES
         """Bytes that the other end has room for."""
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[bytes | memoryview] = deque()
         self._unsent_bytes = 0
         self._taken = 0
         """Bytes that were taken here since the other end was given room."""
@@ -311,7 +321,8 @@ class Stream:
         while unsent and self._room and not line.is_full:
             data = unsent.popleft()
             if len(data) > self._room:
-                unsent.appendleft(data[self._room :])
+                # a view: of a large message the rest is not copied each time
+                unsent.appendleft(memoryview(data)[self._room :])
                 data = data[: self._room]
             size = len(data)
             self._room -= size
@@ -365,13 +376,15 @@ class Relayed(Stream, asyncio.Protocol):
         self._is_slow = self._is_paused = self._is_refused = self._is_ended = False
         self._opened: asyncio.Future[None] = line.loop.create_future()
 
-    async def open(self, told: bytes) -> bool:
-        """Have the other cell serve a connection, of which it is told this; False if it does not."""
+    async def open(self, told: bytes, first: bytes = b"") -> bool:
+        """Have the other cell serve a connection, of which it is told this, and which has sent these bytes; False if it
+        does not."""
         line = self._line
         if line.is_lost:
             return False
         self.number = line.add(self)
         line.put(_OPEN, self.number, len(told), told)
+        self._send(first)
         try:
             await self._opened
         except BaseException:
@@ -393,7 +406,9 @@ class Relayed(Stream, asyncio.Protocol):
         elif self._is_over:
             self.closed()
         else:
-            transport.resume_reading()
+            self._is_paused = bool(self._unsent)
+            if not self._is_paused:
+                transport.resume_reading()
             if self._is_ended:
                 self.ended()
 
@@ -439,6 +454,7 @@ class Relayed(Stream, asyncio.Protocol):
             self._answered()
         elif kind == _REFUSED:
             self._is_refused = self._is_over = True
+            self._unsent.clear()
             self._line.forget(self)
             self._answered()
         else:
@@ -495,7 +511,7 @@ class Served(Stream, asyncio.Transport):
         self.number = number
         self._high = self._low = 0
         self._is_paused = self._is_behind = self._is_slow = self._is_left = self._ends = False
-        self._kept: deque[bytes] = deque()
+        self._kept = bytearray()
         """What came while the link does not read."""
         self._protocol: asyncio.Protocol | None = None
 
@@ -513,20 +529,22 @@ class Served(Stream, asyncio.Transport):
         if protocol is None or self._closes:
             self._took(len(data))
         elif self._is_paused or self._kept:
-            self._kept.append(data)
+            self._kept += data
         else:
             protocol.data_received(data)
             self._took(len(data))
 
     def _give_kept(self) -> None:
         self._is_behind = False
-        kept = self._kept
-        while kept and not self._is_paused and self._protocol is not None:
-            data = kept.popleft()
+        if self._is_paused or self._protocol is None:
+            return
+        data = bytes(self._kept)
+        self._kept.clear()
+        if data:
             self._protocol.data_received(data)
             self._took(len(data))
-        if self._is_left and not kept:
-            self._lose()
+        if self._is_left:
+            self.closed()
 
     def ended(self) -> None:
         """Never sent by the cell that accepts."""
@@ -534,6 +552,9 @@ class Served(Stream, asyncio.Transport):
     def closed(self) -> None:
         """The client is gone, or its cell: the link gets first what came before."""
         self._is_left = True
+        if self._is_slow and self._protocol is not None:  # what waited for the client is gone, too
+            self._is_slow = False
+            self._protocol.resume_writing()
         if not self._kept or self._closes:
             self._lose()
 
@@ -603,7 +624,7 @@ class Served(Stream, asyncio.Transport):
         self._is_paused = False
         if self._kept and not self._is_behind:
             self._is_behind = True
-            self._line.loop.call_soon(self._give_kept)
+            self._line.loop.call_soon(self._line.guarded, self, self._give_kept)
 
     def is_reading(self) -> bool:
         """True unless it is paused or closed."""

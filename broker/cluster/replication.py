@@ -162,6 +162,8 @@ class Replication:
             _NotToldYet: one of these has not said yet how far its copy is.
             Unavailable: the keeper of this machine is starting.
         """
+        if not self._cluster.moves:  # there is no keeper, and are no copies
+            return {}
         told = ask(self._place.run, self._cluster.machine, SHOW)
         for name in set(self._cluster.others_with(self._cell)).difference(told.forgotten):
             state = told.machines.get(name)

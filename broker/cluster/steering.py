@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from broker.cluster.channel import bind, connect, join_name, pass_name
 from broker.cluster.control import Control
-from broker.cluster.relay import Line, Relayed, Served
+from broker.cluster.relay import MOST_OPENING_BYTES, Line, Relayed, Served
 from broker.core.cells import Place
 from broker.net.accept import listening_sockets, set_options
 from broker.net.listeners import Listeners
@@ -87,7 +87,8 @@ class Steering:
         """Connections that wait for the cells to which they are to be relayed."""
         self._lines: set[Line] = set()
         """Of both directions."""
-        self._line_to: dict[int, asyncio.Task[Line | None]] = {}
+        self._line_to: dict[int, tuple[str, asyncio.Task[Line | None]]] = {}
+        """Lines to other cells, with the machine that runs the cell."""
         self._joining: socket.socket | None = None
         """Where the lines of other cells come."""
         self._listeners: Listeners | None = None
@@ -239,16 +240,19 @@ class Steering:
         wait."""
         if self._relaying[cell] >= _MOST_WAITING:
             return None
+        told = _ENCODER.encode(_Passed(listener, replace(origin, first=b"")))
+        if len(told) > MOST_OPENING_BYTES:
+            return None
         self._relaying[cell] += 1
-        told = _ENCODER.encode(_Passed(listener, origin))
         try:
             async with asyncio.timeout(WAIT_S):
                 while True:
                     line = await self._line(cell)
                     if line is not None:
                         relayed = Relayed(line, self.relayed)
-                        if await relayed.open(told):
+                        if await relayed.open(told, origin.first):
                             return relayed
+                        self._leave(cell, line)
                     await asyncio.sleep(_RELAY_AGAIN_S)
         except TimeoutError:
             _not_taking(cell)
@@ -258,13 +262,20 @@ class Steering:
 
     async def _line(self, cell: int) -> Line | None:
         """The line to a cell; None if it does not run, or cannot be reached."""
-        making = self._line_to.get(cell)
-        if making is None or (
-            making.done() and ((line := making.result()) is None or line.is_lost)
-        ):
+        place = self.place
+        machine = place.machine_of(cell).name if place.machines else ""
+        of, making = self._line_to.get(cell, ("", None))
+        is_over = making is not None and making.done() and _is_lost(making.result())
+        if making is None or is_over or of != machine:
             making = self._loop.create_task(self._made_line(cell), name=f"line to cell {cell}")
-            self._line_to[cell] = making
+            self._line_to[cell] = machine, making
         return await asyncio.shield(making)
+
+    def _leave(self, cell: int, line: Line) -> None:
+        """Make another line for the next connections: a cell that refuses them is about to run elsewhere."""
+        _, making = self._line_to.get(cell, ("", None))
+        if making is not None and making.done() and making.result() is line:
+            del self._line_to[cell]
 
     async def _made_line(self, cell: int) -> Line | None:
         try:
@@ -294,22 +305,19 @@ class Steering:
 
     def _open(self, line: Line, number: int, data: bytes) -> None:
         """Serve a client whose connection another cell relays."""
-        assert self._listeners is not None
         try:
             told = _DECODER.decode(data)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             line.abort()
             return
-        if self._is_parting:
+        assert self._listeners is not None
+        make_link = self._listeners.link_maker(told.listener, told.origin)
+        if make_link is None or self._is_parting:
             line.refuse(number)
             return
-        make_link = self._listeners.link_maker(told.listener, told.origin)
         served = Served(line, number)
         line.accept(number, served)
-        if make_link is None:
-            served.abort()
-        else:
-            served.begin(make_link())
+        line.guarded(served, lambda: served.begin(make_link()))
 
     def _receive(self) -> None:
         passed = self.control.passed
@@ -432,6 +440,10 @@ class _Target:
             self._sending.cancel()
         if self._link is not None:
             self._link.close()
+
+
+def _is_lost(line: Line | None) -> bool:
+    return line is None or line.is_lost
 
 
 def _not_taking(cell: int) -> None:

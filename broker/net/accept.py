@@ -421,6 +421,9 @@ class Acceptor:
             return None
         except OSError:
             return None
+        if entrance.is_refused:
+            self._owner.refused(origin.host or waiting.host, "connect_size")
+            return None
         origin = replace(
             origin,
             first=bytes(entrance.data),
@@ -485,6 +488,10 @@ class Acceptor:
         if door.is_gone:
             return
         origin = door.origin(origin)
+        if door.entrance.is_refused:
+            self._owner.refused(origin.host, "connect_size")
+            transport.abort()
+            return
         client_id = steering.client_of(door.entrance, origin)
         if client_id and not steering.cells.has(client_id):
             told = replace(origin, waiting=None)

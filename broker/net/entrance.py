@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Collection
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -23,6 +23,9 @@ from broker.net.certificate import certificate_of
 from broker.net.proxy import Origin
 from broker.net.settings import NamedListener, WebSocketSettings
 from broker.net.upgrade import UpgradeRefused
+
+# Bytes of frames and pings of a WebSocket around a CONNECT.
+_MOST_AROUND: Final = 256 * 1024
 
 
 class Cells(Protocol):
@@ -71,6 +74,7 @@ class Entrance:
         "_web",
         "data",
         "is_done",
+        "is_refused",
         "is_upgraded",
         "pongs",
     )
@@ -91,9 +95,17 @@ class Entrance:
         """Number of pings in ``data`` that were answered."""
         self.is_done = False
         """True if nothing more has to be read: the CONNECT is there, or will never be."""
+        self.is_refused = False
+        """True if there was more around the CONNECT than is taken."""
 
     def feed(self, data: bytes) -> bytes:
         """Take what was read; returns what has to be answered at once."""
+        answer = self._feed(data)
+        if not self.is_done and len(self.data) > self._most + _MOST_AROUND:
+            self.is_done = self.is_refused = True
+        return answer
+
+    def _feed(self, data: bytes) -> bytes:
         answer = b""
         self.data += data
         web = self._web

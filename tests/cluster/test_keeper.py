@@ -25,6 +25,7 @@ from broker.cluster.decisions import (
 from broker.cluster.keeper import Keeper
 from broker.cluster.keeping import SHOW, State
 from broker.cluster.owners import make_owners
+from broker.cluster.replication import Replication
 from broker.cluster.settings import ClusterSettings
 from broker.core.cells import LEAVES, Machine, Place
 
@@ -145,6 +146,20 @@ def test_a_keeper_says_whom_it_has_not_heard_yet(
     for _ in range(6):
         keeper._round()
     assert keeper.answer(SHOW).unheard == []  # c is silent
+
+
+def test_a_cell_without_copies_begins_without_a_keeper(tmp_path: Path) -> None:
+    section = {
+        "machine": "a",
+        "copies": 1,
+        "machines": {name: {"address": f"{name}:7946"} for name in "abc"},
+        "tls": dict.fromkeys(("certfile", "keyfile", "cacertfile"), "none.pem"),
+        "nats": {"servers": ["127.0.0.1:1"]},
+    }
+    replication = Replication(
+        Place(0, 3, tmp_path), ClusterSettings.model_validate(section), tmp_path
+    )
+    assert replication._machines_with_copies() == {}
 
 
 def test_a_keeper_that_fails_ends() -> None:

@@ -20,6 +20,7 @@ from tests.support.waiting import until, within
 _OPEN_OF_CLIENT = b"told"
 _REFUSED = b"not here"
 _FAULTY = b"faulty"
+_HOLDING = b"holding"
 
 
 class _Link(asyncio.Protocol):
@@ -49,6 +50,18 @@ class _Link(asyncio.Protocol):
 class _Faulty(_Link):
     def data_received(self, data: bytes) -> None:
         raise ArithmeticError
+
+
+class _Holding(_Link):
+    """Reads nothing while its client does not read, as a connection does."""
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.transport.resume_reading()
 
 
 class _Still(asyncio.Protocol):
@@ -83,7 +96,7 @@ class _Pair:
             return
         served = Served(line, number)
         line.accept(number, served)
-        link = _Faulty() if told == _FAULTY else _Link()
+        link = {_FAULTY: _Faulty, _HOLDING: _Holding}.get(told, _Link)()
         self.links.append(link)
         served.begin(link)
 
@@ -181,7 +194,7 @@ async def test_a_link_that_does_not_read_gets_all_later_and_holds_no_more_than_t
         link.transport.pause_reading()
         blob = os.urandom(8 * 1024 * 1024)
         writer.write(blob)
-        await until(lambda: sum(map(len, link.transport._kept)) == ROOM_BYTES)
+        await until(lambda: len(link.transport._kept) == ROOM_BYTES)
         other_writer.write(b"goes on")
         await until(lambda: other.got == b"goes on")
         assert not link.got
@@ -204,10 +217,24 @@ async def test_what_is_written_before_the_end_arrives() -> None:
         writer.write(blob)
         await writer.drain()
         writer.close()
-        await until(lambda: sum(map(len, link.transport._kept)) == ROOM_BYTES)
+        await until(lambda: len(link.transport._kept) == ROOM_BYTES)
         link.transport.resume_reading()
         await until(lambda: link.is_lost)
         assert link.got == blob
+
+
+@on_loop
+async def test_a_client_that_reads_nothing_and_leaves_is_gone() -> None:
+    async with _pair() as pair:
+        reader, writer, link = await pair.client(_HOLDING)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        link.transport.write(bytes(8 * 1024 * 1024))
+        assert link.is_slow
+        writer.write(b"late")
+        await until(lambda: bool(link.transport._kept))
+        writer.transport.abort()
+        await until(lambda: link.is_lost)
+        assert link.got == b"late"
 
 
 @on_loop
@@ -328,10 +355,36 @@ def test_what_is_no_line_is_cut(sent: bytes) -> None:
 
 
 @on_loop
-async def test_a_stop_sends_what_was_written() -> None:
+async def test_a_stop_sends_what_was_written_to_all_while_they_go_on_sending() -> None:
     async with _pair() as pair:
-        reader, _, link = await pair.client()
-        link.transport.write(b"goodbye")
-        link.transport.close()
+        opened = [Relayed(pair.accepts, pair.relayed) for _ in range(1500)]
+        await asyncio.gather(*(relayed.open(_OPEN_OF_CLIENT) for relayed in opened))
+        for link in pair.links:
+            link.transport.write(b"goodbye")
+            link.transport.close()
         pair.serves.close()
-        assert await _at_end(reader) == b"goodbye"
+        while pair.lines:
+            for relayed in opened:
+                relayed.data_received(b"x")
+            await asyncio.sleep(0)
+        assert {b"".join(relayed._early) for relayed in opened} == {b"goodbye"}
+
+
+@on_loop
+async def test_a_lost_line_of_thousands_does_not_hold_the_loop() -> None:
+    async with _pair() as pair:
+        opened = [Relayed(pair.accepts, pair.relayed) for _ in range(1500)]
+        await asyncio.gather(*(relayed.open(_OPEN_OF_CLIENT) for relayed in opened))
+        cut: list[int] = []
+        lost = [False] * len(opened)
+
+        def look() -> None:
+            before, lost[:] = sum(lost), [link.is_lost for link in pair.links]
+            cut.append(sum(lost) - before)
+            if not all(lost):
+                pair.loop.call_soon(look)
+
+        pair.serves.abort()
+        pair.loop.call_soon(look)
+        await until(lambda: all(lost))
+        assert max(cut) <= 512

@@ -238,6 +238,85 @@ async def test_megabytes_go_both_ways_through_a_relay(tmp_path: Path) -> None:
             assert [publish.payload for publish in received] == payloads
 
 
+@on_loop
+async def test_a_connect_of_megabytes_harms_no_other_client(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    settings = SslListenerSettings(bind="127.0.0.1:0", ssl_options=tls(authority))
+    properties = {"User-Property": [(f"p{number}", "v" * 60_000) for number in range(40)]}
+
+    async def connecting(port: int, connect: Connect) -> WireClient:
+        reader, writer = await dial(port, ssl=trusting(authority), server_hostname="localhost")
+        client = WireClient(reader, writer, 5)
+        client.send(connect)
+        return client
+
+    async with cells(
+        tmp_path,
+        listeners=[NamedListener(settings, "s")],
+        max_packet_size_before_connect=4_000_000,
+    ) as started:
+        others = [await connecting(started.ports[0], Connect(name, 5)) for name in names(started)]
+        for other in others:
+            assert (await other.expect(ConnAck)).reason_code == 0
+        for name in names(started):
+            client = await connecting(
+                started.ports[0], Connect(f"{name}-", 5, properties=properties)
+            )
+            assert (await client.expect(ConnAck)).reason_code == reason.QUOTA_EXCEEDED
+        for other in others:
+            other.send(PingReq())
+            await other.expect(PingResp)
+
+
+async def _send_on(writer: asyncio.StreamWriter, data: bytes) -> None:
+    while True:
+        writer.write(data)
+        await writer.drain()
+
+
+@on_loop
+async def test_what_is_around_a_connect_has_a_limit(tmp_path: Path) -> None:
+    """Pings of a WebSocket before the CONNECT, of somebody who never has to log in."""
+    authority = Authority(tmp_path)
+    named = NamedListener(WssListenerSettings(bind="127.0.0.1:0", ssl_options=tls(authority)), "w")
+    ping = bytes((0x89, 0x80 | 100)) + bytes(4) + bytes(100)
+    async with cells(tmp_path, listeners=[named]) as started:
+        reader, writer = await dial(
+            started.ports[0], ssl=trusting(authority), server_hostname="localhost"
+        )
+        writer.write(_REQUEST)
+        await reader.readuntil(b"\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            await _send_on(writer, ping * 100)
+        refused = [
+            node.metrics.value(
+                "listener_connections_refused", listener="wss:w", reason="connect_size"
+            )
+            for node in started.nodes
+        ]
+        assert sum(refused) == 1
+
+
+@on_loop
+async def test_a_cell_that_stops_has_relayed_clients_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steering_module, "WAIT_S", 0.5)
+    authority = Authority(tmp_path)
+    settings = SslListenerSettings(bind="127.0.0.1:0", ssl_options=tls(authority))
+    async with cells(tmp_path, listeners=[NamedListener(settings, "s")]) as started:
+        started.accept_only_in(0)
+        [first, second] = started.identifiers(2, 1)
+        for name, expected in ((first, 0), (second, reason.SERVER_UNAVAILABLE)):
+            reader, writer = await dial(
+                started.ports[0], ssl=trusting(authority), server_hostname="localhost"
+            )
+            client = WireClient(reader, writer, 5)
+            client.send(Connect(name, 5))
+            assert (await client.expect(ConnAck)).reason_code == expected
+            started.steerings[1].part()
+
+
 async def _next_publish(client: WireClient) -> Publish:
     while True:
         packet = await client.receive()
