@@ -28,3 +28,19 @@ async def test_who_is_cancelled_as_its_turn_comes_ends_and_leaves_it_to_the_next
     assert await last == "done"
     held.set()
     assert await first
+
+
+@on_loop
+async def test_who_comes_as_a_slot_is_given_back_waits_behind_those_that_wait() -> None:
+    calls = BoundedCalls(60, slots=1)
+    await calls._take_slot()
+    waiting = asyncio.create_task(calls._take_slot())
+    await until(lambda: len(calls._waiting) == 1)
+    late = asyncio.create_task(calls._take_slot())
+    calls._give_back()  # before the late one has had its first turn
+    await waiting
+    assert not late.done()
+    calls._give_back()
+    await late
+    calls._give_back()
+    assert calls._free == 1

@@ -87,32 +87,29 @@ class BoundedCalls:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _take_slot(self) -> None:
-        if self._free == 0:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await turn
-            except (TimeoutError, asyncio.CancelledError) as error:
-                if not turn.cancelled():  # it came too late for this one
-                    self._call_next()
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-                raise Unavailable("too many evaluations run already", retry_after_s=2) from None
-            finally:
-                with contextlib.suppress(ValueError):
-                    self._waiting.remove(turn)
-        self._free -= 1
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await turn  # the slot comes with it
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if not turn.cancelled():  # it came too late for this one
+                self._give_back()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise Unavailable("too many evaluations run already", retry_after_s=2) from None
+        finally:
+            self._waiting.remove(turn)
 
     def _give_back(self) -> None:
-        self._free += 1
-        self._call_next()
-
-    def _call_next(self) -> None:
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)
                 return
+        self._free += 1
 
 
 class _Thread(threading.Thread):
