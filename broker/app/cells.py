@@ -57,7 +57,9 @@ def serve(options: ServeOptions, count: int) -> int:
     try:
         if sys.platform != "linux":
             raise ConfigError(
-                [f"--workers: expected 1 on {sys.platform}, got {count}: it needs Linux"]
+                [
+                    f"several cells need Linux: expected --workers 1 and no section cluster, got {count} cells"
+                ]
             )
         check_count(options.data_dir, count, may_grow=True)
         data_dir = options.data_dir.absolute()

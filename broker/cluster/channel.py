@@ -157,5 +157,5 @@ def pass_name(cell: int) -> str:
 
 
 def join_name(cell: int) -> str:
-    """Name of the socket to which other cells have lines (``broker.cluster.relay``)."""
+    """Name of the socket to which other cells have trunks (``broker.cluster.relay``)."""
     return f"join-{cell}.sock"

@@ -1,4 +1,4 @@
-"""Connections that one cell accepts and another one serves: all of them go over one stream socket, the *line*.
+"""Connections that one cell accepts and another one serves: all of them go over one stream socket, the *trunk*.
 
 A connection whose socket cannot be passed, since its TLS ends here or its cell is on another machine, is relayed. What
 comes from clients and for clients in a turn of the loop is one write, whatever the number of clients. Each connection
@@ -17,7 +17,7 @@ from broker.core.errors import SluiceError
 from broker.net.tcp import CLOSE_DEADLINE_S, close_in_time
 
 VERSION: Final = b"\1"
-"""First byte of a line, from the cell that opens it: a cell closes lines of versions that it does not know."""
+"""First byte of a trunk, from the cell that opens it: a cell closes trunks of versions that it does not know."""
 ROOM_BYTES: Final = 256 * 1024
 """Bytes of a connection that may be under way or unread at the other end, in each direction."""
 # Type, number of the connection, and number of bytes, which follow in OPEN and DATA.
@@ -25,41 +25,41 @@ _HEADER: Final = Struct("!BQI")
 _OPEN, _OPENED, _REFUSED, _DATA, _ROOM, _END, _CLOSE = range(1, 8)
 MOST_OPENING_BYTES: Final = 1024 * 1024
 """Longest word about a client that the cell that serves it takes."""
-# Bytes that the line's own socket has not taken, with which connections wait.
+# Bytes that the trunk's own socket has not taken, with which connections wait.
 _FULL_BYTES: Final = 1024 * 1024
 # Frames that are taken in one turn of the loop, and what a new connection counts; connections that are cut off in one.
 _PER_TURN: Final = 512
 _OPENS_AS: Final = 8
 _CUTS_PER_TURN: Final = 256
-# The number of no connection: the line itself ends, behind all that was sent.
-_LINE: Final = 0
+# The number of no connection: the trunk itself ends, behind all that was sent.
+_TRUNK: Final = 0
 
 
 class RelayError(SluiceError):
-    """The other cell has sent what is no frame of a line."""
+    """The other cell has sent what is no frame of a trunk."""
 
 
-class Line(asyncio.Protocol):
-    """One end of a line. Whichever cell opens it numbers the connections."""
+class Trunk(asyncio.Protocol):
+    """One end of a trunk. Whichever cell opens it numbers the connections."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        lines: set[Line],
-        opening: Callable[[Line, int, bytes], None] | None = None,
+        trunks: set[Trunk],
+        opening: Callable[[Trunk, int, bytes], None] | None = None,
     ) -> None:
-        """``lines`` has those that are there. ``opening`` takes connections, at the end that serves them."""
+        """``trunks`` has those that are there. ``opening`` takes connections, at the end that serves them."""
         self.loop: Final = loop
         self.is_full = False
-        """True while the line's own socket takes no more."""
+        """True while the trunk's own socket takes no more."""
         self.is_lost = False
-        self._lines = lines
+        self._trunks = trunks
         self._opening = opening
         self._is_begun = opening is None
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Stream] = {}
         self._waiting: dict[Stream, None] = {}
-        """Connections with bytes that wait until the line is not full, in order."""
+        """Connections with bytes that wait until the trunk is not full, in order."""
         self._last = 0
         self._frames: list[bytes | memoryview] = []
         self._framed_bytes = 0
@@ -73,7 +73,7 @@ class Line(asyncio.Protocol):
         """The cells are connected."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_FULL_BYTES)
-        self._lines.add(self)
+        self._trunks.add(self)
         if self._opening is None:
             self._transport.write(VERSION)
 
@@ -87,7 +87,7 @@ class Line(asyncio.Protocol):
         """The other cell is gone, and its ends of all connections with it."""
         self.is_lost = True
         self._transport = None
-        self._lines.discard(self)
+        self._trunks.discard(self)
         streams = list(self._streams.values())
         self._streams.clear()
         self._waiting.clear()
@@ -146,7 +146,7 @@ class Line(asyncio.Protocol):
         self._waiting.pop(stream, None)
 
     def wait(self, stream: Stream) -> None:
-        """Have a connection go on when the line is not full any more."""
+        """Have a connection go on when the trunk is not full any more."""
         self._waiting[stream] = None
 
     def put(self, kind: int, number: int, size: int = 0, data: bytes | memoryview = b"") -> None:
@@ -173,12 +173,12 @@ class Line(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        """End the line, once the other cell has taken what was put."""
-        self.put(_CLOSE, _LINE)
+        """End the trunk, once the other cell has taken what was put."""
+        self.put(_CLOSE, _TRUNK)
         self.flush()
 
     def abort(self) -> None:
-        """End the line now."""
+        """End the trunk now."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -233,7 +233,7 @@ class Line(asyncio.Protocol):
                 at = start + size
                 left -= _OPENS_AS
                 self._opening(self, number, data[start:at])
-            elif number == _LINE:
+            elif number == _TRUNK:
                 at = start
                 if self._transport is not None:
                     self._transport.close()
@@ -247,12 +247,12 @@ class Line(asyncio.Protocol):
 
 
 class Stream:
-    """One end of a connection on a line. What is sent waits while the other end has no room, or the line is full."""
+    """One end of a connection on a trunk. What is sent waits while the other end has no room, or the trunk is full."""
 
     number: int
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, trunk: Trunk) -> None:
+        self._trunk = trunk
         self._room = ROOM_BYTES
         """Bytes that the other end has room for."""
         self._unsent: deque[bytes | memoryview] = deque()
@@ -290,13 +290,13 @@ class Stream:
             if self._unsent:
                 self.go_on()
         elif kind == _CLOSE:
-            self._line.forget(self)
+            self._trunk.forget(self)
             self.cut()
         elif kind == _END:
             self.ended()
 
     def cut(self) -> None:
-        """The line has forgotten the connection."""
+        """The trunk has forgotten the connection."""
         if not self._is_over:
             self._is_over = True
             self._unsent.clear()
@@ -306,19 +306,19 @@ class Stream:
     def _send(self, data: bytes) -> None:
         if not (size := len(data)):
             return
-        if self._unsent or size > self._room or self._line.is_full:
+        if self._unsent or size > self._room or self._trunk.is_full:
             self._unsent.append(data)
             self._unsent_bytes += size
             if len(self._unsent) == 1:
                 self.go_on()
         else:
             self._room -= size
-            self._line.put(_DATA, self.number, size, data)
+            self._trunk.put(_DATA, self.number, size, data)
 
     def go_on(self) -> None:
         """Send what waits, as far as there is room."""
-        unsent, line = self._unsent, self._line
-        while unsent and self._room and not line.is_full:
+        unsent, trunk = self._unsent, self._trunk
+        while unsent and self._room and not trunk.is_full:
             data = unsent.popleft()
             if len(data) > self._room:
                 # a view: of a large message the rest is not copied each time
@@ -327,9 +327,9 @@ class Stream:
             size = len(data)
             self._room -= size
             self._unsent_bytes -= size
-            line.put(_DATA, self.number, size, data)
-        if unsent and line.is_full:
-            line.wait(self)
+            trunk.put(_DATA, self.number, size, data)
+        if unsent and trunk.is_full:
+            trunk.wait(self)
         if not unsent and self._closes:
             self._end()
         elif not self._is_over:
@@ -339,7 +339,7 @@ class Stream:
         """There is room for these bytes again."""
         self._taken += size
         if self._taken >= ROOM_BYTES // 2 and not self._is_over:
-            self._line.put(_ROOM, self.number, self._taken)
+            self._trunk.put(_ROOM, self.number, self._taken)
             self._taken = 0
 
     def _close(self) -> None:
@@ -355,8 +355,8 @@ class Stream:
         self._is_over = True
         self._unsent.clear()
         self._unsent_bytes = 0
-        self._line.forget(self)
-        self._line.put(_CLOSE, self.number)
+        self._trunk.forget(self)
+        self._trunk.put(_CLOSE, self.number)
         self._has_ended()
 
     def _has_ended(self) -> None:
@@ -366,24 +366,24 @@ class Stream:
 class Relayed(Stream, asyncio.Protocol):
     """The end at the cell that accepts a connection: the protocol of the client's transport, once it is begun."""
 
-    def __init__(self, line: Line, others: set[Relayed]) -> None:
+    def __init__(self, trunk: Trunk, others: set[Relayed]) -> None:
         """``others`` has those of this process, this one while it is open."""
-        super().__init__(line)
+        super().__init__(trunk)
         self._others = others
         self._transport: asyncio.Transport | None = None
         self._early: list[bytes] = []
         """What came for the client before its transport is there."""
         self._is_slow = self._is_paused = self._is_refused = self._is_ended = False
-        self._opened: asyncio.Future[None] = line.loop.create_future()
+        self._opened: asyncio.Future[None] = trunk.loop.create_future()
 
     async def open(self, told: bytes, first: bytes = b"") -> bool:
         """Have the other cell serve a connection, of which it is told this, and which has sent these bytes; False if it
         does not."""
-        line = self._line
-        if line.is_lost:
+        trunk = self._trunk
+        if trunk.is_lost:
             return False
-        self.number = line.add(self)
-        line.put(_OPEN, self.number, len(told), told)
+        self.number = trunk.add(self)
+        trunk.put(_OPEN, self.number, len(told), told)
         self._send(first)
         try:
             await self._opened
@@ -435,7 +435,7 @@ class Relayed(Stream, asyncio.Protocol):
         self._transport = None
         self._close()
         if not self._is_over:
-            self._line.loop.call_later(CLOSE_DEADLINE_S, self._end)
+            self._trunk.loop.call_later(CLOSE_DEADLINE_S, self._end)
 
     def pause_writing(self) -> None:
         """The client reads slowly: the cell is not told that there is room."""
@@ -455,7 +455,7 @@ class Relayed(Stream, asyncio.Protocol):
         elif kind == _REFUSED:
             self._is_refused = self._is_over = True
             self._unsent.clear()
-            self._line.forget(self)
+            self._trunk.forget(self)
             self._answered()
         else:
             super().told(kind, size)
@@ -490,24 +490,24 @@ class Relayed(Stream, asyncio.Protocol):
         if transport.can_write_eof():
             transport.write_eof()
         else:
-            close_in_time(self._line.loop, transport, is_tls=True)
+            close_in_time(self._trunk.loop, transport, is_tls=True)
 
     def closed(self) -> None:
         """The cell has closed: what the client sends from here on is read and thrown away."""
-        if not self._opened.done():  # the line is lost, or the client had no place there
-            self._is_refused = self._line.is_lost
+        if not self._opened.done():  # the trunk is lost, or the client had no place there
+            self._is_refused = self._trunk.is_lost
             self._answered()
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.resume_reading()
-            close_in_time(self._line.loop, transport, is_tls=True)
+            close_in_time(self._trunk.loop, transport, is_tls=True)
 
 
 class Served(Stream, asyncio.Transport):
     """The end at the cell that serves a connection: the transport of its link."""
 
-    def __init__(self, line: Line, number: int) -> None:
-        super().__init__(line)
+    def __init__(self, trunk: Trunk, number: int) -> None:
+        super().__init__(trunk)
         self.number = number
         self._high = self._low = 0
         self._is_paused = self._is_behind = self._is_slow = self._is_left = self._ends = False
@@ -581,7 +581,7 @@ class Served(Stream, asyncio.Transport):
         self._low = self._high // 4 if low is None else low
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the other end, or the line, has no room for."""
+        """Bytes that the other end, or the trunk, has no room for."""
         return self._unsent_bytes
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -589,7 +589,7 @@ class Served(Stream, asyncio.Transport):
         if self._closes or self._ends:
             return
         if self._is_over:  # the client has left, and the link has not read all that it sent
-            self._line.loop.call_soon(self._lose)
+            self._trunk.loop.call_soon(self._lose)
             return
         self._send(bytes(data))
         if self._unsent_bytes > self._high and not self._is_slow and self._protocol is not None:
@@ -602,7 +602,7 @@ class Served(Stream, asyncio.Transport):
             self._is_slow = False
             self._protocol.resume_writing()
         if self._ends and not self._unsent and not self._closes:
-            self._line.put(_END, self.number)
+            self._trunk.put(_END, self.number)
 
     def can_write_eof(self) -> bool:
         """True: the cell that accepted the connection ends what the client reads."""
@@ -613,7 +613,7 @@ class Served(Stream, asyncio.Transport):
         if not self._ends and not self._is_over:
             self._ends = True
             if not self._unsent:
-                self._line.put(_END, self.number)
+                self._trunk.put(_END, self.number)
 
     def pause_reading(self) -> None:
         """Give the link nothing more."""
@@ -624,7 +624,7 @@ class Served(Stream, asyncio.Transport):
         self._is_paused = False
         if self._kept and not self._is_behind:
             self._is_behind = True
-            self._line.loop.call_soon(self._line.guarded, self, self._give_kept)
+            self._trunk.loop.call_soon(self._trunk.guarded, self, self._give_kept)
 
     def is_reading(self) -> bool:
         """True unless it is paused or closed."""
@@ -637,14 +637,14 @@ class Served(Stream, asyncio.Transport):
         self._kept.clear()
         self._close()
         if self._is_left:
-            self._line.loop.call_soon(self._lose)
+            self._trunk.loop.call_soon(self._lose)
 
     def abort(self) -> None:
         """Close at once."""
         self._closes = True
         self._kept.clear()
         self._end()
-        self._line.loop.call_soon(self._lose)
+        self._trunk.loop.call_soon(self._lose)
 
     def _has_ended(self) -> None:
-        self._line.loop.call_soon(self._lose)
+        self._trunk.loop.call_soon(self._lose)

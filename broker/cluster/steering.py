@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from broker.cluster.channel import bind, connect, join_name, pass_name
 from broker.cluster.control import Control
-from broker.cluster.relay import MOST_OPENING_BYTES, Line, Relayed, Served
+from broker.cluster.relay import MOST_OPENING_BYTES, Relayed, Served, Trunk
 from broker.core.cells import Place
 from broker.net.accept import listening_sockets, set_options
 from broker.net.listeners import Listeners
@@ -85,12 +85,12 @@ class Steering:
         }
         self._relaying: Counter[int] = Counter()
         """Connections that wait for the cells to which they are to be relayed."""
-        self._lines: set[Line] = set()
+        self._trunks: set[Trunk] = set()
         """Of both directions."""
-        self._line_to: dict[int, tuple[str, asyncio.Task[Line | None]]] = {}
-        """Lines to other cells, with the machine that runs the cell."""
+        self._trunk_to: dict[int, tuple[str, asyncio.Task[Trunk | None]]] = {}
+        """Trunks to other cells, with the machine that runs the cell."""
         self._joining: socket.socket | None = None
-        """Where the lines of other cells come."""
+        """Where the trunks of other cells come."""
         self._listeners: Listeners | None = None
         self._is_parting = False
         self._taking: set[asyncio.Task[Any]] = set()
@@ -133,12 +133,12 @@ class Steering:
             await asyncio.sleep(_STOP_POLL_S)
         for relayed in list(self.relayed):
             relayed.abort()
-        for line in list(self._lines):
-            line.close()
-        while self._lines and self._loop.time() < ends_at:  # noqa: ASYNC110
+        for trunk in list(self._trunks):
+            trunk.close()
+        while self._trunks and self._loop.time() < ends_at:  # noqa: ASYNC110
             await asyncio.sleep(_STOP_POLL_S)
-        for line in list(self._lines):
-            line.abort()
+        for trunk in list(self._trunks):
+            trunk.abort()
         for target in self._targets.values():
             target.close()
         self.control.stop()
@@ -247,12 +247,12 @@ class Steering:
         try:
             async with asyncio.timeout(WAIT_S):
                 while True:
-                    line = await self._line(cell)
-                    if line is not None:
-                        relayed = Relayed(line, self.relayed)
+                    trunk = await self._trunk(cell)
+                    if trunk is not None:
+                        relayed = Relayed(trunk, self.relayed)
                         if await relayed.open(told, origin.first):
                             return relayed
-                        self._leave(cell, line)
+                        self._leave(cell, trunk)
                     await asyncio.sleep(_RELAY_AGAIN_S)
         except TimeoutError:
             _not_taking(cell)
@@ -260,36 +260,36 @@ class Steering:
         finally:
             self._relaying[cell] -= 1
 
-    async def _line(self, cell: int) -> Line | None:
-        """The line to a cell; None if it does not run, or cannot be reached."""
+    async def _trunk(self, cell: int) -> Trunk | None:
+        """The trunk to a cell; None if it does not run, or cannot be reached."""
         place = self.place
         machine = place.machine_of(cell).name if place.machines else ""
-        of, making = self._line_to.get(cell, ("", None))
+        of, making = self._trunk_to.get(cell, ("", None))
         is_over = making is not None and making.done() and _is_lost(making.result())
         if making is None or is_over or of != machine:
-            making = self._loop.create_task(self._made_line(cell), name=f"line to cell {cell}")
-            self._line_to[cell] = machine, making
+            making = self._loop.create_task(self._made_trunk(cell), name=f"trunk to cell {cell}")
+            self._trunk_to[cell] = machine, making
         return await asyncio.shield(making)
 
-    def _leave(self, cell: int, line: Line) -> None:
-        """Make another line for the next connections: a cell that refuses them is about to run elsewhere."""
-        _, making = self._line_to.get(cell, ("", None))
-        if making is not None and making.done() and making.result() is line:
-            del self._line_to[cell]
+    def _leave(self, cell: int, trunk: Trunk) -> None:
+        """Make another trunk for the next connections: a cell that refuses them is about to run elsewhere."""
+        _, making = self._trunk_to.get(cell, ("", None))
+        if making is not None and making.done() and making.result() is trunk:
+            del self._trunk_to[cell]
 
-    async def _made_line(self, cell: int) -> Line | None:
+    async def _made_trunk(self, cell: int) -> Trunk | None:
         try:
             link = connect(self.place.run, join_name(cell), socket.SOCK_STREAM)
         except OSError:
             return None
         try:
-            _, line = await self._loop.create_unix_connection(
-                lambda: Line(self._loop, self._lines), sock=link
+            _, trunk = await self._loop.create_unix_connection(
+                lambda: Trunk(self._loop, self._trunks), sock=link
             )
         except OSError:
             link.close()
             return None
-        return line
+        return trunk
 
     # -- from other cells --
 
@@ -301,23 +301,23 @@ class Steering:
             except OSError:
                 return
             link.setblocking(False)
-            self._start(lambda: Line(self._loop, self._lines, self._open), link)
+            self._start(lambda: Trunk(self._loop, self._trunks, self._open), link)
 
-    def _open(self, line: Line, number: int, data: bytes) -> None:
+    def _open(self, trunk: Trunk, number: int, data: bytes) -> None:
         """Serve a client whose connection another cell relays."""
         try:
             told = _DECODER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            line.abort()
+            trunk.abort()
             return
         assert self._listeners is not None
         make_link = self._listeners.link_maker(told.listener, told.origin)
         if make_link is None or self._is_parting:
-            line.refuse(number)
+            trunk.refuse(number)
             return
-        served = Served(line, number)
-        line.accept(number, served)
-        line.guarded(served, lambda: served.begin(make_link()))
+        served = Served(trunk, number)
+        trunk.accept(number, served)
+        trunk.guarded(served, lambda: served.begin(make_link()))
 
     def _receive(self) -> None:
         passed = self.control.passed
@@ -442,8 +442,8 @@ class _Target:
             self._link.close()
 
 
-def _is_lost(line: Line | None) -> bool:
-    return line is None or line.is_lost
+def _is_lost(trunk: Trunk | None) -> bool:
+    return trunk is None or trunk.is_lost
 
 
 def _not_taking(cell: int) -> None:

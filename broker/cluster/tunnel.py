@@ -33,7 +33,7 @@ from broker.observe.log import get_logger, mark_lines, setup
 
 _log = get_logger(__name__)
 
-# Sockets of a cell: of links, of calls, of lines for relayed clients, and of copies of its store. The first
+# Sockets of a cell: of links, of calls, of trunks for relayed clients, and of copies of its store. The first
 # cell has one of the API.
 _SOCKETS: Final = ("link-{}.sock", "api-{}.sock", "join-{}.sock", "copy-{}.sock")
 # Longest greeting, and time limits in seconds for one, and for a connection to be made.

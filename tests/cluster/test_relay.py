@@ -1,4 +1,4 @@
-"""Connections that one cell accepts and another one serves, over one line."""
+"""Connections that one cell accepts and another one serves, over one trunk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from broker.cluster.relay import ROOM_BYTES, VERSION, Line, Relayed, Served
+from broker.cluster.relay import ROOM_BYTES, VERSION, Relayed, Served, Trunk
 from broker.net.tcp import close_in_time
 from tests.support.mqtt_server import on_loop
 from tests.support.waiting import until, within
@@ -70,32 +70,32 @@ class _Still(asyncio.Protocol):
 
 
 class _Pair:
-    """Two cells with a line between them."""
+    """Two cells with a trunk between them."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.lines: set[Line] = set()
+        self.trunks: set[Trunk] = set()
         self.relayed: set[Relayed] = set()
         self.links: list[_Link] = []
         self.writers: list[asyncio.StreamWriter] = []
-        self.accepts: Line
-        self.serves: Line
+        self.accepts: Trunk
+        self.serves: Trunk
 
     async def start(self) -> None:
         near, far = socket.socketpair()
         _, self.accepts = await self.loop.create_connection(
-            lambda: Line(self.loop, self.lines), sock=near
+            lambda: Trunk(self.loop, self.trunks), sock=near
         )
         _, self.serves = await self.loop.create_connection(
-            lambda: Line(self.loop, self.lines, self._opening), sock=far
+            lambda: Trunk(self.loop, self.trunks, self._opening), sock=far
         )
 
-    def _opening(self, line: Line, number: int, told: bytes) -> None:
+    def _opening(self, trunk: Trunk, number: int, told: bytes) -> None:
         if told == _REFUSED:
-            line.refuse(number)
+            trunk.refuse(number)
             return
-        served = Served(line, number)
-        line.accept(number, served)
+        served = Served(trunk, number)
+        trunk.accept(number, served)
         link = {_FAULTY: _Faulty, _HOLDING: _Holding}.get(told, _Link)()
         self.links.append(link)
         served.begin(link)
@@ -124,11 +124,11 @@ async def _pair() -> AsyncIterator[_Pair]:
     try:
         yield pair
     finally:
-        for line in list(pair.lines):
-            line.abort()
+        for trunk in list(pair.trunks):
+            trunk.abort()
         for writer in pair.writers:
             writer.transport.abort()
-        await until(lambda: not pair.lines and not pair.relayed)
+        await until(lambda: not pair.trunks and not pair.relayed)
 
 
 async def _at_end(reader: asyncio.StreamReader) -> bytes:
@@ -275,7 +275,7 @@ async def test_an_end_comes_before_the_client_is_relayed() -> None:
 
 
 @on_loop
-async def test_a_lost_line_ends_its_connections_on_both_sides() -> None:
+async def test_a_lost_trunk_ends_its_connections_on_both_sides() -> None:
     async with _pair() as pair:
         clients = [await pair.client() for _ in range(3)]
         pair.serves.abort()
@@ -287,7 +287,7 @@ async def test_a_lost_line_ends_its_connections_on_both_sides() -> None:
 
 
 @on_loop
-async def test_a_line_that_is_lost_while_a_connection_opens() -> None:
+async def test_a_trunk_that_is_lost_while_a_connection_opens() -> None:
     async with _pair() as pair:
         opening = asyncio.create_task(Relayed(pair.accepts, pair.relayed).open(_OPEN_OF_CLIENT))
         await asyncio.sleep(0)
@@ -338,18 +338,18 @@ async def test_a_fault_of_one_link_ends_its_client_alone() -> None:
     ],
     ids=["another version", "data beyond the room", "a connection of 2 GiB"],
 )
-def test_what_is_no_line_is_cut(sent: bytes) -> None:
+def test_what_is_no_trunk_is_cut(sent: bytes) -> None:
     @on_loop
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        lines: set[Line] = set()
+        trunks: set[Trunk] = set()
         near, far = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=near)
-        await loop.create_connection(lambda: Line(loop, lines, lambda *_: None), sock=far)
+        await loop.create_connection(lambda: Trunk(loop, trunks, lambda *_: None), sock=far)
         writer.write(sent)
         assert await _at_end(reader) == b""
         writer.transport.abort()
-        await until(lambda: not lines)
+        await until(lambda: not trunks)
 
     test()
 
@@ -363,7 +363,7 @@ async def test_a_stop_sends_what_was_written_to_all_while_they_go_on_sending() -
             link.transport.write(b"goodbye")
             link.transport.close()
         pair.serves.close()
-        while pair.lines:
+        while pair.trunks:
             for relayed in opened:
                 relayed.data_received(b"x")
             await asyncio.sleep(0)
@@ -371,7 +371,7 @@ async def test_a_stop_sends_what_was_written_to_all_while_they_go_on_sending() -
 
 
 @on_loop
-async def test_a_lost_line_of_thousands_does_not_hold_the_loop() -> None:
+async def test_a_lost_trunk_of_thousands_does_not_hold_the_loop() -> None:
     async with _pair() as pair:
         opened = [Relayed(pair.accepts, pair.relayed) for _ in range(1500)]
         await asyncio.gather(*(relayed.open(_OPEN_OF_CLIENT) for relayed in opened))
