@@ -99,7 +99,12 @@ class Server:
         context.admission.descriptors = client_limit(api_connections)
         context.admission.most = min(context.admission.most, context.admission.descriptors)
         if cells is not None:
-            context.admission.relayed = cells.relayed
+            context.admission.relayed = relayed = cells.relayed
+            metrics.gauge(
+                "cell_connections_relayed",
+                lambda: len(relayed),
+                "connections of clients of other cells that this one accepted and relays",
+            )
         self.listeners = Listeners(listeners, self.hub, metrics, cells)
         self._collector = Collector(self._loop)
         self.is_parting = False
