@@ -495,7 +495,7 @@ class Keeper:
         return State(
             self._life, self._number, runs, following, ends, behind, self._is_leaving,
             self._cluster.digest, self._is_drained, self._version, time.time_ns(),
-            sorted(self._wanted), opening,
+            sorted(self._wanted), opening=opening,
         )  # fmt: skip
 
     def _end_of(self, cell: int) -> int:
