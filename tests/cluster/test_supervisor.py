@@ -21,7 +21,7 @@ from broker.cluster.directories import (
     kept_count,
     make_directories,
 )
-from broker.cluster.supervisor import Supervisor, is_running
+from broker.cluster.supervisor import Supervisor, _Helper, is_running, program
 from broker.cluster.zygote import Zygote
 from broker.core.cells import MAX_CELLS, SLOTS, Place
 from broker.core.errors import ConfigError
@@ -196,3 +196,34 @@ def test_every_slot_has_a_cell_and_cells_have_equal_shares() -> None:
         assert max(shares) - min(shares) <= 1
         assert place.part_of(0) == 0
         assert place.part_of(10) * count >= 10
+
+
+def test_a_helper_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        file = tmp_path / "helper"
+        loop = asyncio.get_running_loop()
+        helper = _Helper(loop, "helper", program([str(file)]), lambda: None)
+        helper.start()
+        assert helper.pid is None
+        file.write_text("#!/bin/sh\necho ready\ncat > /dev/null\n")
+        file.chmod(0o700)
+        await until(lambda: helper.is_ready)
+        helper.stop()
+
+    asyncio.run(test())
+
+
+def test_a_request_that_the_zygote_does_not_read_is_answered() -> None:
+    async def test() -> None:
+        zygote = Zygote(("sleep", "1000"))
+        zygote.listen(asyncio.get_running_loop())
+        answers: list[int | None] = []
+        try:
+            for _ in range(100):  # more than its socket holds
+                zygote.fork({"cell": 0, "arguments": "x" * 50_000}, answers.append)
+            await until(lambda: bool(answers))
+        finally:
+            zygote.close()
+        assert set(answers) == {None}
+
+    asyncio.run(test())
