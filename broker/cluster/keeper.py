@@ -82,12 +82,12 @@ _LAST_S: Final = 15.0
 
 @dataclass(slots=True)
 class _Heard:
-    """What another machine wrote last, and rounds since it was new. ``is_before``: this keeper has found it there."""
+    """What another machine wrote last, and rounds since it was new. ``is_old``: it was there when this keeper began."""
 
     state: State
     clock_s: float = 0.0
     rounds: int = 0
-    is_before: bool = False
+    is_old: bool = False
 
 
 class _Refused(Exception):
@@ -220,12 +220,12 @@ class Keeper:
             )
 
     def _unheard(self) -> list[str]:
-        """Machines of which nothing new has come yet, until they count as silent."""
+        """Machines that have written nothing since this keeper began, until they count as silent."""
         if self._rounds >= _SILENT:
             return []
         heard = self._heard
         others = (name for name in self._places if name != self._own)
-        return [name for name in others if name not in heard or heard[name].is_before]
+        return [name for name in others if name not in heard or heard[name].is_old]
 
     def _states_now(self) -> Mapping[str, State]:
         """What machines wrote last; of this one what holds now. Without NATS, whose connection is of another thread."""
@@ -516,7 +516,7 @@ class Keeper:
             )
             if is_new:
                 ahead_ns = state.clock_ns - time.time_ns() if state.clock_ns else 0
-                self._heard[name] = _Heard(state, ahead_ns / 1e9, is_before=before is None)
+                self._heard[name] = _Heard(state, ahead_ns / 1e9, is_old=before is None)
             elif before is not None:
                 before.rounds += 1
         self._heard[self._own] = _Heard(own)

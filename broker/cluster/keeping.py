@@ -78,7 +78,7 @@ class Told(msgspec.Struct, frozen=True):
     clocks_s: Mapping[str, float] = {}
     """Seconds that clocks of other machines are ahead of this one's, up to a second less."""
     unheard: Sequence[str] = ()
-    """Machines of which the keeper has only what they wrote before it began, if anything, and that may be there."""
+    """Machines that have written nothing since the keeper began, and do not count as silent yet."""
 
 
 def socket_of_keeper(machine: str) -> str:

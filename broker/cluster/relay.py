@@ -8,6 +8,7 @@ may be ahead of its reader by ``ROOM_BYTES`` in each direction, so that one that
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -24,14 +25,14 @@ ROOM_BYTES: Final = 256 * 1024
 _HEADER: Final = Struct("!BQI")
 _OPEN, _OPENED, _REFUSED, _DATA, _ROOM, _END, _CLOSE = range(1, 8)
 MOST_OPENING_BYTES: Final = 1024 * 1024
-"""Longest word about a client that the cell that serves it takes."""
+"""Maximum size of OPEN, which describes the client, in bytes."""
 # Bytes that the trunk's own socket has not taken, with which connections wait.
 _FULL_BYTES: Final = 1024 * 1024
-# Frames that are taken in one turn of the loop, and what a new connection counts; connections that are cut off in one.
+# Limits of a turn of the loop: frames taken, of which an OPEN counts as several, and connections cut off.
 _PER_TURN: Final = 512
 _OPENS_AS: Final = 8
 _CUTS_PER_TURN: Final = 256
-# The number of no connection: the trunk itself ends, behind all that was sent.
+# Number of the trunk itself: its CLOSE ends the trunk once all before it was taken.
 _TRUNK: Final = 0
 
 
@@ -48,7 +49,8 @@ class Trunk(asyncio.Protocol):
         trunks: set[Trunk],
         opening: Callable[[Trunk, int, bytes], None] | None = None,
     ) -> None:
-        """``trunks`` has those that are there. ``opening`` takes connections, at the end that serves them."""
+        """``trunks`` is the set of open trunks of this process. ``opening`` is called with number and description of
+        each new connection, at the end that serves them."""
         self.loop: Final = loop
         self.is_full = False
         """True while the trunk's own socket takes no more."""
@@ -57,8 +59,8 @@ class Trunk(asyncio.Protocol):
         self._opening = opening
         self._is_begun = opening is None
         self._transport: asyncio.Transport | None = None
-        self._streams: dict[int, Stream] = {}
-        self._waiting: dict[Stream, None] = {}
+        self._relays: dict[int, Relay] = {}
+        self._waiting: dict[Relay, None] = {}
         """Connections with bytes that wait until the trunk is not full, in order."""
         self._last = 0
         self._frames: list[bytes | memoryview] = []
@@ -88,15 +90,15 @@ class Trunk(asyncio.Protocol):
         self.is_lost = True
         self._transport = None
         self._trunks.discard(self)
-        streams = list(self._streams.values())
-        self._streams.clear()
+        relays = list(self._relays.values())
+        self._relays.clear()
         self._waiting.clear()
-        self._cut(streams)
+        self._cut(relays)
 
-    def _cut(self, streams: list[Stream]) -> None:
-        for stream in streams[:_CUTS_PER_TURN]:
-            self.guarded(stream, stream.cut)
-        if left := streams[_CUTS_PER_TURN:]:
+    def _cut(self, relays: list[Relay]) -> None:
+        for relay in relays[:_CUTS_PER_TURN]:
+            self.guarded(relay, relay.cut)
+        if left := relays[_CUTS_PER_TURN:]:
             self.loop.call_soon(self._cut, left)
 
     def pause_writing(self) -> None:
@@ -106,14 +108,14 @@ class Trunk(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The socket takes more: connections go on, in order."""
         self.is_full = False
-        for stream in list(self._waiting):
+        for relay in list(self._waiting):
             if self.is_full:
                 return
-            if stream in self._waiting:
-                del self._waiting[stream]
-                self.guarded(stream, stream.go_on)
+            if relay in self._waiting:
+                del self._waiting[relay]
+                self.guarded(relay, relay.go_on)
 
-    def guarded(self, stream: Stream, do: Callable[..., None], *arguments: Any) -> None:
+    def guarded(self, relay: Relay, do: Callable[..., None], *arguments: Any) -> None:
         """Do something for a connection, whose fault ends that one, and no other."""
         try:
             do(*arguments)
@@ -121,33 +123,33 @@ class Trunk(asyncio.Protocol):
             self.loop.call_exception_handler(
                 {"message": "a relayed connection failed", "exception": error}
             )
-            stream.abort()
+            relay.abort()
 
     # -- connections --
 
-    def add(self, stream: Stream) -> int:
+    def add(self, relay: Relay) -> int:
         """The number of a connection that begins here."""
         self._last += 1
-        self._streams[self._last] = stream
+        self._relays[self._last] = relay
         return self._last
 
-    def accept(self, number: int, stream: Stream) -> None:
+    def accept(self, number: int, relay: Relay) -> None:
         """Serve a connection that the other cell has opened."""
-        self._streams[number] = stream
+        self._relays[number] = relay
         self.put(_OPENED, number)
 
     def refuse(self, number: int) -> None:
-        """Serve it not: the other cell asks again."""
+        """Refuse a connection: the other cell tries again."""
         self.put(_REFUSED, number)
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, relay: Relay) -> None:
         """A connection is over."""
-        self._streams.pop(stream.number, None)
-        self._waiting.pop(stream, None)
+        self._relays.pop(relay.number, None)
+        self._waiting.pop(relay, None)
 
-    def wait(self, stream: Stream) -> None:
+    def wait(self, relay: Relay) -> None:
         """Have a connection go on when the trunk is not full any more."""
-        self._waiting[stream] = None
+        self._waiting[relay] = None
 
     def put(self, kind: int, number: int, size: int = 0, data: bytes | memoryview = b"") -> None:
         """Send a frame with the others of this turn."""
@@ -210,7 +212,7 @@ class Trunk(asyncio.Protocol):
             self._is_begun = True
             at = 1
         end = len(data)
-        streams = self._streams
+        relays = self._relays
         left = _PER_TURN
         while left > 0 and end - at >= _HEADER.size:
             left -= 1
@@ -222,9 +224,9 @@ class Trunk(asyncio.Protocol):
                 if start + size > end:
                     break
                 at = start + size
-                stream = streams.get(number)
-                if stream is not None:
-                    self.guarded(stream, stream.received, data[start:at])
+                relay = relays.get(number)
+                if relay is not None:
+                    self.guarded(relay, relay.received, data[start:at])
             elif kind == _OPEN:
                 if size > MOST_OPENING_BYTES or self._opening is None:
                     raise RelayError
@@ -239,15 +241,15 @@ class Trunk(asyncio.Protocol):
                     self._transport.close()
             else:
                 at = start
-                stream = streams.get(number)
-                if stream is not None:
-                    self.guarded(stream, stream.told, kind, size)
+                relay = relays.get(number)
+                if relay is not None:
+                    self.guarded(relay, relay.told, kind, size)
         self._received = data[at:] if at < end else b""
         return left <= 0
 
 
-class Stream:
-    """One end of a connection on a trunk. What is sent waits while the other end has no room, or the trunk is full."""
+class Relay(ABC):
+    """One end of a relayed connection. What is sent waits while the other end has no room, or the trunk is full."""
 
     number: int
 
@@ -263,25 +265,25 @@ class Stream:
         """True if the connection ends behind what is unsent."""
         self._is_over = False
 
+    @abstractmethod
     def received(self, data: bytes) -> None:
         """Take bytes from the other end, and call ``_took`` when there is room for as many again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def has_sent(self) -> None:
         """Some of what waited has been sent."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abort(self) -> None:
         """Cut both ends off."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self) -> None:
         """The other end sends no more, and still reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closed(self) -> None:
         """The other end is gone."""
-        raise NotImplementedError
 
     def told(self, kind: int, size: int) -> None:
         """Take a frame without bytes."""
@@ -357,13 +359,9 @@ class Stream:
         self._unsent_bytes = 0
         self._trunk.forget(self)
         self._trunk.put(_CLOSE, self.number)
-        self._has_ended()
-
-    def _has_ended(self) -> None:
-        """The connection was ended from here."""
 
 
-class Relayed(Stream, asyncio.Protocol):
+class Relayed(Relay, asyncio.Protocol):
     """The end at the cell that accepts a connection: the protocol of the client's transport, once it is begun."""
 
     def __init__(self, trunk: Trunk, others: set[Relayed]) -> None:
@@ -377,8 +375,8 @@ class Relayed(Stream, asyncio.Protocol):
         self._opened: asyncio.Future[None] = trunk.loop.create_future()
 
     async def open(self, told: bytes, first: bytes = b"") -> bool:
-        """Have the other cell serve a connection, of which it is told this, and which has sent these bytes; False if it
-        does not."""
+        """Open the connection at the other cell; False if that refuses it. ``told`` describes the client, and ``first``
+        is what it has sent."""
         trunk = self._trunk
         if trunk.is_lost:
             return False
@@ -503,7 +501,7 @@ class Relayed(Stream, asyncio.Protocol):
             close_in_time(self._trunk.loop, transport, is_tls=True)
 
 
-class Served(Stream, asyncio.Transport):
+class Served(Relay, asyncio.Transport):
     """The end at the cell that serves a connection: the transport of its link."""
 
     def __init__(self, trunk: Trunk, number: int) -> None:
@@ -644,7 +642,7 @@ class Served(Stream, asyncio.Transport):
         self._closes = True
         self._kept.clear()
         self._end()
-        self._trunk.loop.call_soon(self._lose)
 
-    def _has_ended(self) -> None:
+    def _end(self) -> None:
+        super()._end()
         self._trunk.loop.call_soon(self._lose)

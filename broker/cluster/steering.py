@@ -252,7 +252,6 @@ class Steering:
                         relayed = Relayed(trunk, self.relayed)
                         if await relayed.open(told, origin.first):
                             return relayed
-                        self._leave(cell, trunk)
                     await asyncio.sleep(_RELAY_AGAIN_S)
         except TimeoutError:
             _not_taking(cell)
@@ -270,12 +269,6 @@ class Steering:
             making = self._loop.create_task(self._made_trunk(cell), name=f"trunk to cell {cell}")
             self._trunk_to[cell] = machine, making
         return await asyncio.shield(making)
-
-    def _leave(self, cell: int, trunk: Trunk) -> None:
-        """Make another trunk for the next connections: a cell that refuses them is about to run elsewhere."""
-        _, making = self._trunk_to.get(cell, ("", None))
-        if making is not None and making.done() and making.result() is trunk:
-            del self._trunk_to[cell]
 
     async def _made_trunk(self, cell: int) -> Trunk | None:
         try:

@@ -299,8 +299,8 @@ async def test_a_trunk_that_is_lost_while_a_connection_opens() -> None:
 async def test_a_refused_connection_leaves_nothing() -> None:
     async with _pair() as pair:
         assert not await Relayed(pair.accepts, pair.relayed).open(_REFUSED)
-        assert not pair.accepts._streams
-        assert not pair.serves._streams
+        assert not pair.accepts._relays
+        assert not pair.serves._relays
 
 
 @on_loop
@@ -310,8 +310,8 @@ async def test_a_client_that_gives_up_while_it_is_opened_leaves_nothing() -> Non
         await asyncio.sleep(0)
         opening.cancel()
         await until(lambda: bool(pair.links) and pair.links[0].is_lost)
-        assert not pair.accepts._streams
-        assert not pair.serves._streams
+        assert not pair.accepts._relays
+        assert not pair.serves._relays
 
 
 @on_loop
