@@ -19,6 +19,8 @@ from uuid import uuid4
 from broker.core.errors import Unavailable
 
 _CONNECT_S: Final = 2.0
+# The first server is asked again after this while; one that is silent costs its share of a question's time.
+_HOME_S: Final = 30.0
 _READ_BYTES: Final = 256 * 1024
 # Longest line of the protocol, and largest message, that a server may send.
 _MOST_LINE: Final = 64 * 1024
@@ -34,7 +36,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Where NATS is, and how it lets this client in. Addresses are tried in their order."""
+    """Where NATS is, and how it lets this client in. Addresses are tried in their order, the first one again from time
+    to time: it is this machine's own."""
 
     addresses: Sequence[tuple[str, int]]
     user: str = ""
@@ -68,6 +71,9 @@ class Line:
         self._inbox = ""
         self._asked = 0
         self._next = 0
+        """Index of the server in use, or tried next."""
+        self._home_at_s = 0.0
+        """When the first server is tried again."""
         self.info: Mapping[str, Any] = {}
         """What the server has said of itself: ``version``, ``max_payload`` and more."""
 
@@ -103,6 +109,7 @@ class Line:
         is_list: bool,
     ) -> list[Message]:
         until_s = time.monotonic() + within_s
+        link: socket.socket | None = None
         try:
             link = self._connected(until_s)
             self._asked += 1
@@ -117,19 +124,22 @@ class Line:
                 if not is_list or message.status:
                     return answers
         except (OSError, ValueError, Refused) as error:
-            self.close()
+            if link is not None:
+                self.next_server()
             raise Unavailable(f"NATS: {_why(error)}") from error
 
     @property
     def first_server(self) -> str:
         """Name of the first server, where that is the one in use; else empty."""
-        is_first = self._link is not None and self._next % len(self._servers.addresses) == 0
+        is_first = self._link is not None and self._next == 0
         return str(self.info.get("server_name", "")) if is_first else ""
 
     def next_server(self) -> None:
         """Use another server from now on."""
         self.close()
-        self._next += 1
+        if self._next == 0:
+            self._home_at_s = time.monotonic() + _HOME_S
+        self._next = (self._next + 1) % len(self._servers.addresses)
 
     def close(self) -> None:
         """End the connection; the next question makes one again."""
@@ -138,20 +148,23 @@ class Line:
             link.close()
 
     def _connected(self, until_s: float) -> socket.socket:
+        """The connection. Each server has an equal share of the time that is left, so a silent one is passed over."""
+        if self._next and time.monotonic() >= self._home_at_s:
+            self.close()
+            self._next = 0
+        failure: Exception = OSError("no server is named")
+        for left in range(len(self._servers.addresses), 0, -1):
+            if self._link is not None:
+                break
+            host, port = self._servers.addresses[self._next]
+            now_s = time.monotonic()
+            try:
+                self._connect(host, port, now_s + min(_CONNECT_S, (until_s - now_s) / left))
+            except (OSError, ValueError, Refused) as error:
+                self.next_server()
+                failure = error
         if self._link is None:
-            failure: Exception = OSError("no server is named")
-            for _ in self._servers.addresses:
-                host, port = self._servers.addresses[self._next % len(self._servers.addresses)]
-                try:
-                    self._connect(host, port, min(until_s, time.monotonic() + _CONNECT_S))
-                    break
-                except (OSError, ValueError, Refused) as error:
-                    self.close()
-                    self._next += 1
-                    failure = error
-            else:
-                raise failure
-        assert self._link is not None
+            raise failure
         return self._link
 
     def _connect(self, host: str, port: int, until_s: float) -> None:

@@ -375,7 +375,6 @@ class NatsLog:
         try:
             answer = self._line.ask(self._subject, part.payload, _TRY_S, headers)
         except Unavailable as error:
-            self._line.next_server()
             return self._not_known(str(error))
         if answer.is_nobodys:
             return self._not_known("the stream has no leader")
