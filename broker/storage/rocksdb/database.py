@@ -212,6 +212,7 @@ class Database:
                 self._db.close()
             self._db = self._open()
         self._is_broken = False
+        self._is_behind = self._log is not None  # what was not synced may be lost
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""

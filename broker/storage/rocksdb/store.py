@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from rocksdict import Snapshot
 
 from broker.config.file_names import API_FILE
-from broker.core.errors import Unavailable
+from broker.core.errors import SluiceError, Unavailable
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamRecord
 from broker.observe.log import get_logger
@@ -41,6 +41,9 @@ _log = get_logger(__name__)
 
 # The folder of the data directory that RocksDB has for itself.
 DATABASE_FOLDER = "rocksdb"
+
+_NOT_FOUND: Final = "key not found"
+"""What rocksdict raises for a key that a snapshot lacks, as an ``Exception``."""
 
 
 class RocksStore:
@@ -114,7 +117,7 @@ class RocksStore:
             before = self._db.snapshot()
             try:
                 self._db.write(writes, sync=self._sync)
-            except Unavailable:
+            except SluiceError:
                 self._undo = self._undo_of(batch, before)
                 raise
             del before  # a frame that is kept for its traceback would keep it, and RocksDB all that is deleted later
@@ -186,6 +189,7 @@ class RocksStore:
 
     def merge(self, shard: LogShard, first_offset: int, next_offset: int) -> None:
         with self._changing:
+            self._repair()
             parts = list(self._frames(shard, first_offset, next_offset))
             if not parts or (parts[0].first_offset, parts[-1].next_offset) != (
                 first_offset,
@@ -210,6 +214,7 @@ class RocksStore:
 
     def trim(self, shard: LogShard, before_offset: int) -> None:
         with self._changing:
+            self._repair()
             state = self._state(shard)
             kept = None
             forgotten = 0
@@ -235,10 +240,11 @@ class RocksStore:
 
     def drop(self, log: int) -> None:
         with self._changing:
+            self._repair()
             writes = Changes()
             for kind in (b"f", b"t", b"s"):
                 writes.delete_range(*keys.log_bounds(kind, log))
-            self._write(writes)
+            self._db.write(writes, sync=self._sync)
             gone = sum(
                 state.size_bytes for shard, state in self._states.items() if shard.log == log
             )
@@ -331,19 +337,16 @@ class RocksStore:
         writes.put(keys.state_key(shard), state.pack())
         return state
 
-    def _write(self, writes: Changes) -> None:
-        self._repair()
-        self._db.write(writes, sync=self._sync)
-
     def _repair(self) -> None:
-        """After a failed write: open again, and take back what was written but could not be synced."""
+        """After a failed write: open again, and take back what was written but could not be synced. Before a change
+        looks at anything: a trim or a merge that was reported as failed may be there after it."""
         was_broken = self._db.is_broken
         if was_broken:
             self._db.recover()
         if self._undo is not None:
             self._db.write(self._undo, sync=True)
             self._undo = None
-        if was_broken:  # a trim or a merge that was reported as failed may be there
+        if was_broken:
             self._states = self._load_states()
 
     def _undo_of(self, batch: Batch, before: Snapshot) -> Changes:
@@ -366,7 +369,7 @@ class RocksStore:
 
     def _change_state(self, writes: Changes, shard: LogShard, state: ShardState) -> None:
         writes.put(keys.state_key(shard), state.pack())
-        self._write(writes)
+        self._db.write(writes, sync=self._sync)
         self._states[shard] = state
 
     def _frames(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
@@ -481,9 +484,11 @@ def _put(writes: Changes, key: bytes, value: bytes | None) -> None:
 
 
 def _value_in(snapshot: Snapshot, key: bytes) -> bytes | None:
-    try:
+    try:  # its iterators do not read the snapshot
         value: bytes = snapshot[key]
-    except KeyError:
+    except Exception as error:
+        if str(error) != _NOT_FOUND:
+            raise
         return None
     return value
 

@@ -260,6 +260,29 @@ def test_a_full_disk_refuses_whole_groups_and_recovers_with_space(
     store.close()
 
 
+def test_what_could_not_be_synced_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that are new, changed and gone: who had them written was told that they are not."""
+    store = RocksStore(tmp_path)
+    store.commit(Batch(puts={b"gone": b"1", b"changed": b"1"}))
+    with monkeypatch.context() as patched:
+        patched.setattr(Rdict, "flush_wal", _fails_to_sync)
+        with pytest.raises(Unavailable):
+            store.commit(Batch(puts={b"gone": None, b"changed": b"2", b"new": b"2"}))
+    store.commit(Batch(puts={b"last": b"3"}))
+    kept = {b"gone": b"1", b"changed": b"1", b"last": b"3"}
+    assert dict(store.scan(b"")) == kept
+    store.close()
+    store = RocksStore(tmp_path)
+    assert dict(store.scan(b"")) == kept
+    store.close()
+
+
+def _fails_to_sync(_database: Rdict, _is_sync: bool) -> None:
+    raise OSError("IO error: while fsync")
+
+
 def test_an_iterator_that_a_traceback_keeps_does_not_hold_the_lock_of_a_closed_store(
     tmp_path: Path,
 ) -> None:
