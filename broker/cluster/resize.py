@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,10 +39,11 @@ from broker.cluster.routes import joined_kind
 from broker.cluster.supervisor import no_supervisor
 from broker.connection.sessions.log import SESSION_LOG
 from broker.connection.sharing import group
+from broker.connection.sharing.group import FarMemberRecord
 from broker.core.cells import Slots, cell_of
 from broker.core.errors import ConfigError
 from broker.core.kinds import counted
-from broker.session.record import stored_filters
+from broker.session.record import stored_filters, stored_memberships
 from broker.session.subscriptions import matching_filters
 from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import RocksStore
@@ -227,6 +229,9 @@ class Resize:
             store = self._store(number)
             moving.fold(store)
             Leaving(number, store, self._form).copy(self._store, self._note)
+        members = self._members()
+        for number in range(after):
+            moving.regroup(number, self._form, self._store, members)
         self._link()
 
     def _hand_over(self, source: int, target: int) -> None:
@@ -277,12 +282,26 @@ class Resize:
     def _filters_of(self, cell: int) -> dict[str, int]:
         """Filters of the sessions that a cell has from now on, with their kinds."""
         filters: dict[str, int] = {}
+        for _, value in self._subscriptions_of(cell):
+            for text, qos, retains in stored_filters(value):
+                filters[text] = joined_kind(filters.get(text), qos, retains=retains)
+        return filters
+
+    def _members(self) -> Mapping[str, list[FarMemberRecord]]:
+        """The durable members of each share group, with the cells that they have from now on."""
+        members: dict[str, list[FarMemberRecord]] = defaultdict(list)
+        for cell in range(self._change.after):
+            for client_id, value in self._subscriptions_of(cell):
+                for text, qos in stored_memberships(value):
+                    members[text].append(FarMemberRecord(cell=cell, client_id=client_id, qos=qos))
+        return members
+
+    def _subscriptions_of(self, cell: int) -> Iterator[tuple[str, bytes]]:
+        """Clients that a cell has from now on, with the records of their subscriptions."""
         for key, value in self._store(cell).scan(b"subscriptions/"):
             client_id = key.removeprefix(b"subscriptions/").decode()
             if cell_of(client_id, self._change.after) == cell:
-                for text, qos, retains in stored_filters(value):
-                    filters[text] = joined_kind(filters.get(text), qos, retains=retains)
-        return filters
+                yield client_id, value
 
     def _remove(self) -> None:
         before, after = self._change.before, self._change.after
