@@ -33,6 +33,7 @@ from broker.cluster.directories import (
     kept_count,
     kept_machine,
 )
+from broker.cluster.log_sender import retained_stamp
 from broker.cluster.moving import Form, Leaving
 from broker.cluster.positions import StoredPositions
 from broker.cluster.routes import joined_kind
@@ -43,6 +44,7 @@ from broker.connection.sharing.group import FarMemberRecord
 from broker.core.cells import Slots, cell_of
 from broker.core.errors import ConfigError
 from broker.core.kinds import counted
+from broker.routing import retained_store
 from broker.session.record import stored_filters, stored_memberships
 from broker.session.subscriptions import matching_filters
 from broker.storage.rocksdb.options import Memory
@@ -235,16 +237,17 @@ class Resize:
         self._link()
 
     def _hand_over(self, source: int, target: int) -> None:
-        """Give a cell what waits for it in the session log of another one, as their link would have."""
+        """Give a cell what waits for it in the session log of another one, as their link would have: messages for its
+        sessions, and retained messages."""
         store, other = self._store(source), self._store(target)
         positions, reached = StoredPositions(store), StoredPositions(other).at(source)
-        routes = {text: since for text, _, since in positions.routes_of(target)}
-        if not routes or reached is None or reached[0] != positions.identity:
+        if reached is None or reached[0] != positions.identity:
             start = positions.kept_by(target)
         else:
             start = reached[1]
-        if not routes or start is None:
+        if start is None:
             return
+        routes = {text: since for text, _, since in positions.routes_of(target)}
         matching = matching_filters(routes)
         slots = Slots.of_cell(target, self._change.before).addressee
         log_next = store.range_of(SESSION_LOG).next_offset
@@ -257,6 +260,13 @@ class Resize:
             ]
             start = found[-1][0] + 1 if found else log_next
             puts = StoredPositions.kept_at(source, positions.identity, start)
+            retained = {  # the last of a topic is the newest one
+                record.topic: (record.payload, stamp)
+                for _, record in found
+                if record.rule and (stamp := retained_stamp(record.rule, target))
+            }
+            for topic, (value, stamp) in retained.items():
+                puts |= retained_store.handed_over(other, topic, value, stamp)
             other.commit(Batch({SESSION_LOG: wanted} if wanted else {}, puts))
 
     def _link(self) -> None:

@@ -35,6 +35,8 @@ from broker.core.cells import Place, cell_of
 from broker.core.errors import ConfigError
 from broker.core.stream import StreamRecord
 from broker.core.topic import TopicFilter
+from broker.core.topic_keys import topic_of
+from broker.routing.retained_store import EXPIRY_PREFIX
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard
 from broker.streams.catalogue import Catalogue
@@ -644,3 +646,50 @@ async def test_a_new_cell_keeps_messages_for_a_share_group_that_outlives_its_mem
         await offer(broker, 1, b"first")
         client = await subscribed(broker, named((2, 0)))
         assert [packet.payload for packet in await take(client, 1)] == [b"first"]
+
+
+@on_loop
+async def test_retained_messages_on_their_way_to_another_cell_arrive(tmp_path: Path) -> None:
+    data_dir = stored_cells(tmp_path / "data", 2)
+    clock = MovedClock()
+    name = named((2, 0), (3, 0))
+    topics = [named((2, 1), (3, at % 2 + 1), prefix=f"topic/{at}") for at in range(4)]
+    replaced, deleted, new, newer = topics
+    expires = {"Message-Expiry-Interval": 600}
+
+    async def retain(client: WireClient, topic: str, payload: bytes, packet_id: int) -> None:
+        client.send(Publish(topic, payload, 1, True, packet_id=packet_id, properties=expires))
+        assert (await client.expect(PubAck)).reason_code == 0
+
+    async with running(data_dir, clock) as broker:
+        one, two = broker.cells
+        client = await broker.client(name)
+        for number, topic in enumerate((replaced, deleted), 1):
+            await retain(client, topic, b"old", number)
+        await broker.quiet()
+        await two.stop()
+        clock.move(1)
+        client.send(Publish(replaced, b"new", 1, True, packet_id=3))
+        client.send(Publish(deleted, b"", 1, True, packet_id=4))
+        client.send(Publish(new, b"new", 0, True, properties=expires))
+        client.send(Publish(newer, b"old", 1, True, packet_id=5))
+        await client.silence()  # the cell of the topics is away
+        await one.node.written()
+        await one.stop()
+        clock.move(1)
+        await two.start()
+        await retain(await broker.client(named((2, 1))), newer, b"newer", 1)
+        await two.node.written()
+    resize(data_dir, 3)
+    async with running(data_dir, clock) as broker:
+        client = await broker.client(name)
+        client.send(Publish(replaced, b"new", 1, True, dup=True, packet_id=3))
+        assert (await client.expect(PubAck)).reason_code == 0
+        values = {}
+        for topic in topics:
+            message = broker.of(topic).node.server.hub.retained.get(topic)
+            values[topic] = None if message is None else message.payload
+        assert values == {replaced: b"new", deleted: None, new: b"new", newer: b"newer"}
+        assert sum(cell.node.server.hub.retained.count for cell in broker.cells) == 3
+        expiring = [key for cell in broker.cells for key, _ in cell.store.scan(EXPIRY_PREFIX)]
+        assert sorted(topic_of(key[len(EXPIRY_PREFIX) + 8 :]) for key in expiring) == [new, newer]
