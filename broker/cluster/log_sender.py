@@ -40,6 +40,12 @@ def retained_addressee(cell: int, stamp: int) -> str:
     return f"{_RETAINED}{cell}:{stamp}"
 
 
+def retained_stamp(addressee: str, cell: int) -> int:
+    """Stamp of a record for the retained store of a cell; 0 if it is addressed otherwise."""
+    prefix = f"{_RETAINED}{cell}:"
+    return int(addressee.removeprefix(prefix)) if addressee.startswith(prefix) else 0
+
+
 class LogSender:
     """Sends the session log's records for one other cell, from ``next_offset`` on; all below ``kept`` are committed
     there. ``send_in_order`` sends a frame behind the packets that wait, and ``uncork`` those
@@ -239,10 +245,8 @@ class LogSender:
         if addressee == peer.client_id:
             return message.qos, message.retain, 0
         if addressee is not None:
-            prefix = f"{_RETAINED}{peer.number}:"
-            if not addressee.startswith(prefix):
-                return None
-            return message.qos, message.retain, int(addressee.removeprefix(prefix))
+            stamp = retained_stamp(addressee, peer.number)
+            return (message.qos, message.retain, stamp) if stamp else None
         matching: Sequence[tuple[Any, Any]] = [
             (cell, subscription)
             for cell, subscription in peer.hub.router.remote(message.topic)

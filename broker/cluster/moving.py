@@ -2,7 +2,8 @@
 
 The values of each collection belong to a cell by the client, the topic or the source that their keys name. Of the
 session log, a cell gets the records that its new sessions wait for, once, addressed to the slots that come with them:
-sessions that it has already pass over them. Share groups and what actions have not sent stay where they are.
+sessions that it has already pass over them. Share groups and what actions have not sent stay where they are: parts of
+groups note where their members are from now on.
 
 Nothing is removed from a store before everything is in the others, so that all of it can be done again after a kill.
 """
@@ -13,18 +14,22 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.cluster.positions import StoredPositions
 from broker.connection.sessions import inbounds
 from broker.connection.sessions.log import SESSION_LOG
 from broker.connection.sharing import group
+from broker.connection.sharing.group import FarMemberRecord
+from broker.connection.sharing.services import OF_CELL
 from broker.core.cells import Slots, cell_of, cell_of_name
 from broker.core.stream import StreamRecord
 from broker.core.topic_keys import topic_of
 from broker.routing import delayed, retained_store
+from broker.session.delivery import Claim
 from broker.session.record import (
     Claimed,
     moved_session,
@@ -48,6 +53,7 @@ _SUBSCRIPTIONS: Final = b"subscriptions/"
 _DELAYED: Final = b"delayed/"
 _GROUPS: Final = b"share-group/"
 _PRIVATE_GROUP: Final = b"$replay/"
+_SETTLED: Final = b"share-settled/"
 _POSITIONS: Final = b"values/bridges/positions/"
 _MARK: Final = b"resize/"
 _NEVER: Final = 1 << 62
@@ -129,7 +135,7 @@ class Share:
         self.sessions = self.values = self.messages = 0
         self.size_bytes = self.message_bytes = 0
         self.claims: dict[str, list[Claimed]] = defaultdict(list)
-        """Messages of share groups that its clients have in flight."""
+        """Messages of this cell's parts of share groups that its clients have in flight."""
         self._low = _NEVER
         self._offsets: set[int] = set()
         self._filters: dict[str, str] = {}
@@ -146,8 +152,9 @@ class Share:
         self.sessions += 1
         self._low = min(self._low, needs.position, *needs.offsets)
         self._offsets.update(needs.offsets)
-        if needs.claims:
-            self.claims[client_id] += needs.claims
+        claims = [claimed for claimed in needs.claims if not claimed.claim[0].startswith(OF_CELL)]
+        if claims:
+            self.claims[client_id] += claims
 
     def add_subscriptions(self, value: bytes) -> None:
         """Note which topics sessions wait for."""
@@ -217,8 +224,14 @@ class Share:
             return None
         return self._first + len(self._claimed) + at
 
-    def form_of(self, prefix: bytes, key: bytes, value: bytes) -> bytes:
-        """A value as the other store keeps it."""
+    def form_of(
+        self,
+        prefix: bytes,
+        key: bytes,
+        value: bytes,
+        claim_of: Callable[[str, Claim], Claim | None],
+    ) -> bytes:
+        """A value as the other store keeps it. ``claim_of`` gives the claim of a client there."""
         if prefix == _SUBSCRIPTIONS:
             return moved_subscriptions(value, self.offset_of)
         if prefix != _SESSIONS:
@@ -229,7 +242,9 @@ class Share:
             for claim in self.claims.get(client_id, ())
             if (client_id, claim.packet_id) in self._claimed
         }
-        return moved_session(value, self.offset_of, self.copy_of, claimed)
+        return moved_session(
+            value, self.offset_of, self.copy_of, claimed, partial(claim_of, client_id)
+        )
 
 
 class Leaving:
@@ -287,6 +302,7 @@ class Leaving:
     def copy(self, stores: Callable[[int], Store], note: Callable[[str], None]) -> None:
         """Write everything into the other stores that is not there yet."""
         whole = set()
+        granted = cache(lambda cell: _Granted(cell, stores(cell)))
         for cell, share in self.shares.items():
             if share.values and self._copy_records(cell, share, stores(cell), note):
                 whole.add(cell)
@@ -298,7 +314,8 @@ class Leaving:
             put_key = prefix + key
             if prefix == _DELAYED:
                 put_key = _free_key(stores(cell), put_key, value)
-            puts.add(put_key, self.shares[cell].form_of(prefix, key, value))
+            form = self.shares[cell].form_of(prefix, key, value, granted(cell).claim_of)
+            puts.add(put_key, form)
         for cell, puts in changes.items():
             puts.flush()
             mark = _mark_in(stores(cell), self.number, self._form)
@@ -359,6 +376,32 @@ class Leaving:
         puts.flush()
 
 
+class _Granted:
+    """Messages that a cell's parts of share groups have granted to members in other cells."""
+
+    def __init__(self, cell: int, store: Store) -> None:
+        self._cell = cell
+        self._log = StoredPositions(store).identity
+        self._granted = {
+            (key.removeprefix(_GROUPS).decode(), grant.client_id, grant.place)
+            for key, value in store.scan(_GROUPS)
+            for grant in group.granted_in(value)
+        }
+
+    def claim_of(self, client_id: str, claim: Claim) -> Claim | None:
+        """The claim of a client that comes to this cell, for one that it has; None if the message is its own from now
+        on, or the part in this cell did not grant it."""
+        if not claim[0].startswith(OF_CELL):
+            return None
+        cell, log, name = claim[0].removeprefix(OF_CELL).split(":", 2)
+        if int(cell) != self._cell:
+            return claim
+        place = claim[3] >> 1
+        if log != self._log or (name, client_id, place) not in self._granted:
+            return None
+        return name, SESSION_LOG.log, SESSION_LOG.shard, place
+
+
 class _Puts:
     """Changes of one store, committed many at a time."""
 
@@ -416,18 +459,57 @@ def fold(store: Store) -> None:
 
 
 def share(first: Store, new: Store) -> None:
-    """Give a new cell what all cells have."""
+    """Give a new cell what all cells have, and a part of each share group."""
     puts = _Puts(new)
     for prefix in SHARED:
         for key, value in first.scan(prefix):
             puts.add(key, value)
+    for key, value in _groups(first):
+        puts.add(key, group.part_of(value))
+    puts.flush()
+
+
+def _groups(store: Store) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in store.scan(_GROUPS):
+        if not key.startswith(_GROUPS + _PRIVATE_GROUP):
+            yield key, value
+
+
+def regroup(
+    cell: int,
+    form: Form,
+    stores: Callable[[int], Store],
+    members: Mapping[str, list[FarMemberRecord]],
+) -> None:
+    """Write into a cell's parts of share groups where members are from now on, and what these have settled."""
+    store = stores(cell)
+    log = StoredPositions(store).identity
+    settled: dict[str, set[tuple[int, int, int]]] = defaultdict(set)
+    for other in range(form.before):
+        prefix = _SETTLED + b"%d/" % cell
+        for key, _ in stores(other).scan(prefix):
+            identity, number, name = key.removeprefix(prefix).decode().split("/", 2)
+            if identity == log:
+                settled[name].add((SESSION_LOG.log, SESSION_LOG.shard, int(number) >> 1))
+
+    def home_of(client_id: str) -> int | None:
+        home = cell_of(client_id, form.after)
+        return None if home == cell else home
+
+    puts = _Puts(store)
+    for key, value in _groups(store):
+        name = key.removeprefix(_GROUPS).decode()
+        far = [member for member in members.get(name, ()) if member.cell != cell]
+        left = group.without(value, settled[name]) if name in settled else value
+        puts.add(key, group.with_members(left, far, home_of))
     puts.flush()
 
 
 def finish(store: Store) -> None:
     """Delete what notes a change of the number of cells, once it is made, and count again what is counted."""
     puts = _Puts(store)
-    for key, _ in store.scan(_MARK):
-        puts.add(key, None)
+    for prefix in (_MARK, _SETTLED):  # parts of share groups took note of what was settled
+        for key, _ in store.scan(prefix):
+            puts.add(key, None)
     puts.add(*retained_store.recounted(store))
     puts.flush()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,16 +33,19 @@ from broker.cluster.directories import (
     kept_count,
     kept_machine,
 )
+from broker.cluster.log_sender import retained_stamp
 from broker.cluster.moving import Form, Leaving
 from broker.cluster.positions import StoredPositions
 from broker.cluster.routes import joined_kind
 from broker.cluster.supervisor import no_supervisor
 from broker.connection.sessions.log import SESSION_LOG
 from broker.connection.sharing import group
+from broker.connection.sharing.group import FarMemberRecord
 from broker.core.cells import Slots, cell_of
 from broker.core.errors import ConfigError
 from broker.core.kinds import counted
-from broker.session.record import stored_filters
+from broker.routing import retained_store
+from broker.session.record import stored_filters, stored_memberships
 from broker.session.subscriptions import matching_filters
 from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import RocksStore
@@ -227,19 +231,23 @@ class Resize:
             store = self._store(number)
             moving.fold(store)
             Leaving(number, store, self._form).copy(self._store, self._note)
+        members = self._members()
+        for number in range(after):
+            moving.regroup(number, self._form, self._store, members)
         self._link()
 
     def _hand_over(self, source: int, target: int) -> None:
-        """Give a cell what waits for it in the session log of another one, as their link would have."""
+        """Give a cell what waits for it in the session log of another one, as their link would have: messages for its
+        sessions, and retained messages."""
         store, other = self._store(source), self._store(target)
         positions, reached = StoredPositions(store), StoredPositions(other).at(source)
-        routes = {text: since for text, _, since in positions.routes_of(target)}
-        if not routes or reached is None or reached[0] != positions.identity:
+        if reached is None or reached[0] != positions.identity:
             start = positions.kept_by(target)
         else:
             start = reached[1]
-        if not routes or start is None:
+        if start is None:
             return
+        routes = {text: since for text, _, since in positions.routes_of(target)}
         matching = matching_filters(routes)
         slots = Slots.of_cell(target, self._change.before).addressee
         log_next = store.range_of(SESSION_LOG).next_offset
@@ -252,6 +260,13 @@ class Resize:
             ]
             start = found[-1][0] + 1 if found else log_next
             puts = StoredPositions.kept_at(source, positions.identity, start)
+            retained = {  # the last of a topic is the newest one
+                record.topic: (record.payload, stamp)
+                for _, record in found
+                if record.rule and (stamp := retained_stamp(record.rule, target))
+            }
+            for topic, (value, stamp) in retained.items():
+                puts |= retained_store.handed_over(other, topic, value, stamp)
             other.commit(Batch({SESSION_LOG: wanted} if wanted else {}, puts))
 
     def _link(self) -> None:
@@ -277,12 +292,26 @@ class Resize:
     def _filters_of(self, cell: int) -> dict[str, int]:
         """Filters of the sessions that a cell has from now on, with their kinds."""
         filters: dict[str, int] = {}
+        for _, value in self._subscriptions_of(cell):
+            for text, qos, retains in stored_filters(value):
+                filters[text] = joined_kind(filters.get(text), qos, retains=retains)
+        return filters
+
+    def _members(self) -> Mapping[str, list[FarMemberRecord]]:
+        """The durable members of each share group, with the cells that they have from now on."""
+        members: dict[str, list[FarMemberRecord]] = defaultdict(list)
+        for cell in range(self._change.after):
+            for client_id, value in self._subscriptions_of(cell):
+                for text, qos in stored_memberships(value):
+                    members[text].append(FarMemberRecord(cell=cell, client_id=client_id, qos=qos))
+        return members
+
+    def _subscriptions_of(self, cell: int) -> Iterator[tuple[str, bytes]]:
+        """Clients that a cell has from now on, with the records of their subscriptions."""
         for key, value in self._store(cell).scan(b"subscriptions/"):
             client_id = key.removeprefix(b"subscriptions/").decode()
             if cell_of(client_id, self._change.after) == cell:
-                for text, qos, retains in stored_filters(value):
-                    filters[text] = joined_kind(filters.get(text), qos, retains=retains)
-        return filters
+                yield client_id, value
 
     def _remove(self) -> None:
         before, after = self._change.before, self._change.after

@@ -29,6 +29,7 @@ from broker.routing.retained_record import (
     decode_retained,
     encode_retained,
     expiry_of,
+    origin_of,
     stamp_of,
 )
 from broker.routing.settings import RetainedSettings
@@ -412,6 +413,23 @@ class Retained:
         if self._is_changed:
             self._is_changed = False
             self._totals.put("", _TOTALS.pack(self.count, self.size_bytes, self.stamp))
+
+
+def handed_over(store: Store, topic: str, value: bytes, stamp: int) -> dict[bytes, bytes | None]:
+    """The changes by which a store takes a value that another cell has for a topic, or with an empty one deletes its
+    own; none where its own was published after ``stamp``."""
+    key = topic_key(topic)
+    old = store.get(PREFIX + key)
+    puts: dict[bytes, bytes | None] = {}
+    if old is not None:
+        origin = origin_of(old)
+        if stamp < (stamp_of(old) if origin is None else origin.stamp):
+            return puts
+        puts[EXPIRY_PREFIX + _EXPIRIES.encode((expiry_of(old), key))] = None
+    puts[PREFIX + key] = value or None
+    if value and (expires_ns := expiry_of(value)):
+        puts[EXPIRY_PREFIX + _EXPIRIES.encode((expires_ns, key))] = b""
+    return puts
 
 
 def recounted(store: Store) -> tuple[bytes, bytes | None]:

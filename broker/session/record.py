@@ -257,6 +257,7 @@ def moved_session(
     offset_of: Callable[[int], int],
     copy_of: Callable[[int], int | None],
     claimed: Mapping[int, int],
+    claim_of: Callable[[Claim], Claim | None],
 ) -> bytes:
     """The record of a session whose log is another one from now on.
 
@@ -266,18 +267,22 @@ def moved_session(
         copy_of: gives the offset of a message's copy, None where the log no longer had it.
         claimed: offsets of copies of share groups' messages in flight, by packet identifier: from now on these are the
             session's alone.
+        claim_of: gives the claim that a session has from now on on one of those that is in another log, None where it
+            has none.
     """
     record = _decode_session(value)
     flights = []
     for flight in record.flights:
+        claim = None
         if flight.claim is not None:
+            claim = claim_of(flight.claim)
             offset = claimed.get(flight.packet_id)
         else:
             offset = None if flight.offset < 0 else copy_of(flight.offset)
-        if offset is None and not flight.is_released:
+        if offset is None and claim is None and not flight.is_released:
             continue
         new_offset = -1 if offset is None else offset
-        flights.append(replace_member(flight, offset=new_offset, claim=None))
+        flights.append(replace_member(flight, offset=new_offset, claim=claim))
     return _encode(
         replace_member(
             record,
@@ -294,6 +299,13 @@ def stored_filters(value: bytes) -> Iterator[tuple[str, int, bool]]:
     for item in _decode_subscriptions(value).items:
         if item.qos and not item.is_replayed and not item.filter.startswith(SHARE_PREFIXES):
             yield item.filter, item.qos, item.retain_as_published
+
+
+def stored_memberships(value: bytes) -> Iterator[tuple[str, int]]:
+    """Filters of share groups that a stored session is a durable member of, with QoS."""
+    for item in _decode_subscriptions(value).items:
+        if item.qos and item.filter.startswith(SHARE_PREFIXES):
+            yield item.filter, item.qos
 
 
 def moved_subscriptions(value: bytes, offset_of: Callable[[int], int]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -33,6 +34,9 @@ from broker.connection.sharing.group import _Position, _Record, filter_of, is_id
 from broker.core.cells import Place, cell_of
 from broker.core.errors import ConfigError
 from broker.core.stream import StreamRecord
+from broker.core.topic import TopicFilter
+from broker.core.topic_keys import topic_of
+from broker.routing.retained_store import EXPIRY_PREFIX
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard
 from broker.streams.catalogue import Catalogue
@@ -206,6 +210,7 @@ def test_a_change_that_is_killed_at_any_step_is_made_by_the_next(
     shutil.copytree(filled, data_dir)
     if before > 1:
         resize(data_dir, before)
+        on_loop(partial(grant, data_dir, MovedClock()))()
     command = [
         sys.executable,
         "-m",
@@ -251,6 +256,16 @@ async def fill(data_dir: Path, clock: MovedClock) -> None:
         publisher.send(Publish("all", b"open", 2, packet_id=5))
         await publisher.expect(PubRec)
         hub.access.bans.create({"as": "clientid", "who": "bad"})
+        await broker.quiet()
+
+
+async def grant(data_dir: Path, clock: MovedClock) -> None:
+    """A message of the first cell's part of a share group that a client of the last cell has in flight."""
+    async with running(data_dir, clock) as broker:
+        cells = len(broker.cells)
+        client = await subscribed(broker, named((cells, cells - 1), prefix="far"))
+        await offer(broker, 0, b"granted")
+        assert (await client.expect(Publish)).payload == b"granted"
         await broker.quiet()
 
 
@@ -432,3 +447,249 @@ def test_a_start_with_workers_shares_out_the_data_of_one_process(
         assert {name: cell_of(name, 2) for name in connected}.items() <= cells.items()
     finally:
         assert node.stop() == 0
+
+
+GROUP = "$share/group/jobs"
+
+
+def stored_cells(data_dir: Path, count: int) -> Path:
+    """A data directory of so many cells, without data."""
+    data_dir.mkdir()
+    make_directories(data_dir, count)
+    for number in range(count):
+        RocksStore(cell_directory(data_dir, number)).close()
+    return data_dir
+
+
+def named(*cells: tuple[int, int], prefix: str = "m") -> str:
+    """A client, or a topic, that has each of these cells, by the number of cells."""
+    names = (f"{prefix}/{number}" for number in itertools.count())
+    return next(
+        name for name in names if all(cell_of(name, among) == cell for among, cell in cells)
+    )
+
+
+async def subscribed(broker: Broker, name: str, qos: int = 2, **connect: Any) -> WireClient:
+    """A member of the share group."""
+    client = await broker.client(name, **connect)
+    assert await client.subscribe(SubscriptionRequest(GROUP, qos)) == [qos]
+    return client
+
+
+async def away(broker: Broker, client: WireClient, name: str) -> None:
+    """Disconnect a client, and wait until every cell knows."""
+    await client.close()
+    await until(
+        lambda: all(
+            not group.members[name].is_here
+            for cell in broker.cells
+            if (group := cell.node.server.hub.share_groups.groups.get(GROUP)) is not None
+        )
+    )
+
+
+async def offer(broker: Broker, cell: int, *payloads: bytes, qos: int = 2) -> None:
+    """Publish for the share group in a cell."""
+    publisher = await broker.cells[cell].node.client(
+        named((len(broker.cells), cell), prefix="publisher"), 5
+    )
+    for packet_id, payload in enumerate(payloads, 1):
+        assert await publish(publisher, "jobs", payload, qos, packet_id) == 0
+    await publisher.close()
+
+
+async def nothing_is_left(broker: Broker) -> None:
+    """Wait until no part of the group has anything that is not settled."""
+    groups = [cell.node.server.hub.share_groups.groups[GROUP] for cell in broker.cells]
+    await until(lambda: not any(group.waiting + group.in_flight for group in groups))
+    assert not any(cursor.pending for group in groups for cursor in group.cursors)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cells"),
+    [
+        (1, 2, (0, 1)),  # all members leave the cell that has the backlog
+        (3, 2, (2, 1)),  # the member's cell is removed
+        (3, 1, (2, 0)),
+        (2, 3, (0, 1)),  # to a cell that knew the member in another one
+        (2, 3, (1, 1)),
+    ],
+)
+@on_loop
+async def test_members_of_a_share_group_are_known_in_every_cell_wherever_they_are_from_now_on(
+    tmp_path: Path, before: int, after: int, cells: tuple[int, int]
+) -> None:
+    data_dir = stored_cells(tmp_path / "data", before)
+    clock = MovedClock()
+    name = named((before, cells[0]), (after, cells[1]))
+    waiting = []
+    async with running(data_dir, clock) as broker:
+        await away(broker, await subscribed(broker, name), name)
+        for part in range(min(before, after)):
+            waiting += [b"%d of %d" % (number, part) for number in range(3)]
+            await offer(broker, part, *waiting[-3:])
+        await broker.quiet()
+    resize(data_dir, after)
+    async with running(data_dir, clock) as broker:
+        for cell in broker.cells:
+            group = cell.node.server.hub.share_groups.groups[GROUP]
+            home = broker.of(name).place.number
+            assert list(group.members) == [name]
+            assert group.members[name].cell == (None if cell.place.number == home else home)
+        for number in range(after):
+            waiting.append(b"new in %d" % number)
+            await offer(broker, number, waiting[-1])
+        client = await broker.client(name)
+        packets = await take(client, len(waiting))
+        assert sorted(packet.payload for packet in packets) == sorted(waiting)
+        await client.silence()
+        await nothing_is_left(broker)
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after", "cells", "part"),
+    [
+        (1, 2, (0, 1), 0),
+        (2, 3, (0, 1), 0),
+        (2, 3, (0, 1), 1),  # the session comes to the cell that granted it the message
+        (2, 3, (1, 1), 0),
+        (2, 3, (1, 2), 0),  # it goes from one cell to another, and a third one granted it
+        (3, 2, (2, 1), 0),
+        (3, 2, (2, 1), 1),
+        (2, 1, (1, 0), 0),
+    ],
+)
+@on_loop
+async def test_a_message_of_a_share_group_that_is_in_flight_comes_once(
+    tmp_path: Path,
+    before: int,
+    after: int,
+    cells: tuple[int, int],
+    part: int,
+    is_released: bool,
+) -> None:
+    data_dir = stored_cells(tmp_path / "data", before)
+    clock = MovedClock()
+    name = named((before, cells[0]), (after, cells[1]))
+    other = named((before, 0), (after, 0), prefix="other")
+    async with running(data_dir, clock) as broker:
+        client = await subscribed(broker, name)
+        await offer(broker, part, b"in flight")
+        packet_id = (await client.expect(Publish)).packet_id
+        if is_released:
+            client.send(PubRec(packet_id))
+            await client.expect(PubRel)
+        await broker.quiet()
+        await client.silence()
+    resize(data_dir, after)
+    async with running(data_dir, clock) as broker:
+        another = await subscribed(broker, other)
+        client = await broker.client(name)
+        assert client.connack.session_present
+        if not is_released:
+            again = await client.expect(Publish)
+            assert (again.payload, again.packet_id, again.dup) == (b"in flight", packet_id, True)
+            client.send(PubRec(packet_id))
+        assert (await client.expect(PubRel)).packet_id == packet_id
+        client.send(PubComp(packet_id))
+        for silent in (client, another):
+            await silent.silence()
+        await nothing_is_left(broker)
+        await broker.quiet()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cells", "part"),
+    [(2, 3, (0, 1), 1), (2, 3, (1, 1), 0), (2, 3, (1, 2), 0), (2, 1, (1, 0), 0)],
+)
+@on_loop
+async def test_a_message_that_was_settled_while_its_part_was_away_does_not_come_again(
+    tmp_path: Path, before: int, after: int, cells: tuple[int, int], part: int
+) -> None:
+    data_dir = stored_cells(tmp_path / "data", before)
+    clock = MovedClock()
+    name = named((before, cells[0]), (after, cells[1]))
+    async with running(data_dir, clock) as broker:
+        client = await subscribed(broker, name)
+        await offer(broker, part, b"done")
+        packet_id = (await client.expect(Publish)).packet_id
+        await broker.quiet()
+        await broker.cells[part].stop()
+        client.send(PubRec(packet_id))
+        await client.expect(PubRel)
+        client.send(PubComp(packet_id))
+        await client.silence()
+        await broker.of(name).node.written()
+    resize(data_dir, after)
+    async with running(data_dir, clock) as broker:
+        client = await broker.client(name)
+        await client.silence()
+        await nothing_is_left(broker)
+
+
+@on_loop
+async def test_a_new_cell_keeps_messages_for_a_share_group_that_outlives_its_members(
+    tmp_path: Path,
+) -> None:
+    data_dir = stored_cells(tmp_path / "data", 1)
+    clock = MovedClock()
+    async with running(data_dir, clock) as broker:
+        groups = broker.cells[0].node.server.hub.share_groups
+        groups.make(TopicFilter.parse(GROUP), None, "sticky")
+        await broker.quiet()
+    resize(data_dir, 2)
+    async with running(data_dir, clock) as broker:
+        for cell in broker.cells:
+            group = cell.node.server.hub.share_groups.groups[GROUP]
+            assert (group.is_kept, group.strategy_name) == (True, "sticky")
+        await offer(broker, 1, b"first")
+        client = await subscribed(broker, named((2, 0)))
+        assert [packet.payload for packet in await take(client, 1)] == [b"first"]
+
+
+@on_loop
+async def test_retained_messages_on_their_way_to_another_cell_arrive(tmp_path: Path) -> None:
+    data_dir = stored_cells(tmp_path / "data", 2)
+    clock = MovedClock()
+    name = named((2, 0), (3, 0))
+    topics = [named((2, 1), (3, at % 2 + 1), prefix=f"topic/{at}") for at in range(4)]
+    replaced, deleted, new, newer = topics
+    expires = {"Message-Expiry-Interval": 600}
+
+    async def retain(client: WireClient, topic: str, payload: bytes, packet_id: int) -> None:
+        client.send(Publish(topic, payload, 1, True, packet_id=packet_id, properties=expires))
+        assert (await client.expect(PubAck)).reason_code == 0
+
+    async with running(data_dir, clock) as broker:
+        one, two = broker.cells
+        client = await broker.client(name)
+        for number, topic in enumerate((replaced, deleted), 1):
+            await retain(client, topic, b"old", number)
+        await broker.quiet()
+        await two.stop()
+        clock.move(1)
+        client.send(Publish(replaced, b"new", 1, True, packet_id=3))
+        client.send(Publish(deleted, b"", 1, True, packet_id=4))
+        client.send(Publish(new, b"new", 0, True, properties=expires))
+        client.send(Publish(newer, b"old", 1, True, packet_id=5))
+        await client.silence()  # the cell of the topics is away
+        await one.node.written()
+        await one.stop()
+        clock.move(1)
+        await two.start()
+        await retain(await broker.client(named((2, 1))), newer, b"newer", 1)
+        await two.node.written()
+    resize(data_dir, 3)
+    async with running(data_dir, clock) as broker:
+        client = await broker.client(name)
+        client.send(Publish(replaced, b"new", 1, True, dup=True, packet_id=3))
+        assert (await client.expect(PubAck)).reason_code == 0
+        values = {}
+        for topic in topics:
+            message = broker.of(topic).node.server.hub.retained.get(topic)
+            values[topic] = None if message is None else message.payload
+        assert values == {replaced: b"new", deleted: None, new: b"new", newer: b"newer"}
+        assert sum(cell.node.server.hub.retained.count for cell in broker.cells) == 3
+        expiring = [key for cell in broker.cells for key, _ in cell.store.scan(EXPIRY_PREFIX)]
+        assert sorted(topic_of(key[len(EXPIRY_PREFIX) + 8 :]) for key in expiring) == [new, newer]

@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace as replace_member
 
 from broker.codec.outgoing import Outgoing
+from broker.connection.sessions.log import SESSION_LOG
 from broker.connection.sharing.cursors import Cursor, Cursors
 from broker.connection.sharing.dispatcher import Dispatcher
 from broker.connection.sharing.member import Member
@@ -728,6 +729,36 @@ def filter_of(value: bytes) -> str:
 def waiting_in(value: bytes) -> int:
     """Number of messages that wait for a stored group, those in flight included."""
     return _decode(value).outstanding
+
+
+def granted_in(value: bytes) -> list[Grant]:
+    """Messages of a stored group that members in other cells have."""
+    return _decode(value).granted
+
+
+def part_of(value: bytes) -> bytes:
+    """The record of a stored group's part in a new cell, which reads its session log from the beginning."""
+    start = _Position(log=SESSION_LOG.log, shard=SESSION_LOG.shard, position=0, pending=[])
+    return _encode(
+        replace_member(
+            _decode(value), stream=None, outstanding=0, outstanding_bytes=0, redelivered=0,
+            positions=[start], members=[], granted=[],
+        )
+    )  # fmt: skip
+
+
+def with_members(
+    value: bytes, members: list[FarMemberRecord], home_of: Callable[[str], int | None]
+) -> bytes:
+    """The record of a group with these members in other cells. ``home_of`` gives the cell of a client, None for one of
+    this cell, which claims what it was granted."""
+    record = _decode(value)
+    granted = [
+        replace_member(grant, cell=home)
+        for grant in record.granted
+        if (home := home_of(grant.client_id)) is not None
+    ]
+    return _encode(replace_member(record, members=members, granted=granted))
 
 
 def without(value: bytes, places: Collection[tuple[int, int, int]]) -> bytes:
