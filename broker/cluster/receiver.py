@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from broker.cluster.frames import (
     OF_LOG,
@@ -28,6 +29,9 @@ from broker.core.errors import Unavailable
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
+
+# Released positions or offsets in one TAKEN frame.
+_MOST_RELEASED: Final = 32_768
 
 
 class Receiver:
@@ -103,7 +107,10 @@ class Receiver:
         self._answers = {}
         for flags, (held, released) in answers.items():
             before = self.came if flags & OF_LOG else self.live_count
-            self._peer.send(encoded(Taken(before, held, released), flags))
+            self._peer.send(encoded(Taken(before, held, released[:_MOST_RELEASED]), flags))
+            for at in range(_MOST_RELEASED, len(released), _MOST_RELEASED):
+                part = released[at : at + _MOST_RELEASED]
+                self._peer.send(encoded(Taken(before, [], part), flags))
 
     def _released(self, incarnation: int, key: int) -> None:
         """Slow subscribers have a message now: a live one, or with a negative key a record."""

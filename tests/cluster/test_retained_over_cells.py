@@ -400,3 +400,17 @@ async def test_a_message_that_comes_while_the_store_cannot_be_read_comes_again(
             assert (await publisher.expect(PubAck)).packet_id == packet_id
         reader = await two.node.client("s", 5)
         assert await found(reader, "t/#", 2) == dict.fromkeys(topics, b"kept")
+
+
+@on_loop
+async def test_a_subscribe_with_long_filters_breaks_no_link(tmp_path: Path) -> None:
+    async with cells(2, tmp_path, max_packet_size=2 * 1024 * 1024) as joined:
+        one, two = joined
+        [topic] = topics_of(one.place, 1, 1)
+        publisher = await one.node.client("p", 5)
+        await retain(publisher, topic, b"x")
+        client = await one.node.client("s", 5)
+        long = [SubscriptionRequest(f"{at:02}/{'x' * 20_000}/+", 0) for at in range(63)]
+        assert set(await client.subscribe(*long, SubscriptionRequest("t/#", 0))) == {0}
+        assert (await client.expect(Publish)).topic == topic
+        assert two.node.metrics.value("cell_bad_frames") == 0
