@@ -68,18 +68,23 @@ class Receiver:
         released = partial(self._released, self._incarnations)
         return Inbox(self._hub, self._own_routes, released)
 
-    def begin(self, hello: Hello) -> None:
-        """The cell said HELLO: forget what another incarnation sent, or the positions in another log."""
+    def begin(self, hello: Hello, said: Hello) -> None:
+        """The cell said HELLO: forget what another incarnation sent, or the positions in another log. Between ``said``,
+        this cell's own, and the answer, subscribers may have taken messages, and a commit may have ended."""
         if hello.incarnation != self.heard:
             self.heard = hello.incarnation
             self.live_count = 0
             self.held.clear()
             self._answers.clear()
             self._inbox = self._new_inbox()
+        elif released := set(said.held) - self.held:
+            self._answer(0)[1].extend(released)
         self._inbox.begin()
         if hello.log != self.log_heard:
             self.log_heard = hello.log
             self.kept = self.came = self._sealed_at = self._given = 0
+        elif self.kept > said.kept:
+            self._peer.send(encoded(Kept(self.kept)))
 
     def end(self) -> None:
         """The link is down: records that wait are sent again."""
