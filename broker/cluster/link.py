@@ -180,6 +180,11 @@ class Link:
             self._sender.end_transits()
             self._routes.forget_live()
 
+    def take_back_offsets(self, next_offset: int) -> None:
+        """Records could not be stored: the session log's next one gets this offset after all."""
+        self._routes.take_back_offsets(next_offset)
+        self._sender.take_back_offsets(next_offset)
+
     def stop(self) -> None:
         """The node stops: no publisher waits any longer."""
         self.hang_up()

@@ -131,6 +131,14 @@ class RemoteRoutes:
         cell: Any = self._sender.durable if kind.is_durable else self._sender.live
         self._hub.router.put_remote(cell, subscription)
 
+    def take_back_offsets(self, next_offset: int) -> None:
+        """The session log's next record gets this offset after all: filters that were to hold from behind it on hold
+        with it."""
+        for text, (kind, subscription) in list(self._followed.items()):
+            if subscription.since_offset > next_offset:
+                self._put_route(text, kind, next_offset)
+                self._store_route(text, kind, next_offset, None)
+
     def _remove_route(self, text: str) -> bool:
         """Remove a filter; returns whether that is to be stored."""
         route = self._followed.pop(text, None)

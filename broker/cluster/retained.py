@@ -303,6 +303,8 @@ class RetainedOfCells:
             self.look_ups.answer(link, asked.look_ups)
 
     def _asked_committed(self, settling: _Settling, _error: BaseException | None) -> None:
+        # a commit that failed gives the offsets of its records to later ones
+        settling.bound = min(settling.bound, self.hub.session_log.log_next)
         if settling.link.is_up:
             self._settling.append(settling)
             self._check()

@@ -35,6 +35,7 @@ from broker.codec.packets import (
     Publish,
     PubRec,
     PubRel,
+    Subscribe,
     SubscriptionRequest,
     UnsubAck,
     Unsubscribe,
@@ -494,6 +495,66 @@ async def test_what_comes_live_waits_for_what_came_by_the_log_before(tmp_path: P
         await publisher.silence()
         one.store.allow.set()
         assert [packet.payload for packet in await receive(live, 2)] == [b"1", b"2"]
+
+
+async def fail_commits(cell: Cell, publisher: WireClient, count: int) -> None:
+    """Let the commits that wait fail, with so many messages of a publisher, and those after them go through."""
+    cell.store.fails = True
+    cell.store.allow.set()
+    for _ in range(count):
+        assert (await publisher.expect(PubAck)).reason_code == 0x97
+    cell.store.fails = False
+    cell.node.writer.touch()
+    await until(lambda: cell.node.writer.failure is None)
+
+
+@on_loop
+async def test_what_comes_live_waits_for_no_record_whose_commit_failed(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 1))
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        await linked([one, two])
+        one.store.allow.clear()
+        publisher.send(Publish("t", b"1", 1, packet_id=1))
+        await publisher.silence()
+        kept.send(Unsubscribe(1, ["t"]))
+        router = one.node.server.hub.router
+        await until(lambda: [cell.is_durable for cell, _ in router.remote("t")] == [False])
+        await fail_commits(one, publisher, 1)
+        assert await publish(publisher, "t", b"2", 1, 2) == 0
+        assert [packet.payload for packet in await receive(live, 1)] == [b"2"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@on_loop
+async def test_a_filter_that_came_behind_records_whose_commit_failed_holds_from_their_offsets_on(
+    restarts: bool, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        near = await one.node.client("near", 5, **_KEEPS)
+        await near.subscribe(SubscriptionRequest("near", 1))
+        publisher = await one.node.client("p", 5)
+        one.store.allow.clear()
+        publisher.send(*(Publish("near", b"x", 1, packet_id=n) for n in range(1, 4)))
+        await publisher.silence()
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        kept.send(Subscribe(1, [SubscriptionRequest("t", 1)]))
+        await until(lambda: one.node.server.hub.router.remote("t"))
+        await two.node.written()
+        await two.kill()
+        await fail_commits(one, publisher, 3)
+        if restarts:
+            await one.kill()
+            await one.start()
+            publisher = await one.node.client("p", 5)
+        for number in (1, 2):
+            assert await publish(publisher, "t", b"%d" % number, 1, number) == 0
+        await two.start()
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        assert [packet.payload for packet in await receive(kept, 2)] == [b"1", b"2"]
 
 
 @on_loop

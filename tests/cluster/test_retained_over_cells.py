@@ -342,6 +342,24 @@ async def test_cells_that_come_back_one_right_after_the_other_send_what_they_hav
 
 
 @on_loop
+async def test_a_look_up_waits_for_no_record_whose_commit_failed(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as joined:
+        one, two = joined
+        [topic] = topics_of(one.place, 0, 1)
+        publisher = await two.node.client("p", 5)
+        two.store.allow.clear()
+        publisher.send(Publish(topic, b"x", 1, True, packet_id=1))
+        await publisher.silence()
+        subscriber = await one.node.client("s", 5)
+        subscriber.send(Subscribe(1, [SubscriptionRequest("t/#", 0)]))
+        await until(lambda: two.node.server.hub.router.remote(topic))
+        two.store.fails = True
+        two.store.allow.set()
+        await subscriber.expect(SubAck)
+        assert two.links.retained._settling == []
+
+
+@on_loop
 async def test_what_is_published_while_the_cell_of_the_topic_is_away_is_retained_when_it_is_back(
     tmp_path: Path,
 ) -> None:
