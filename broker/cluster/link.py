@@ -74,6 +74,7 @@ class Link:
         self.refused = ""
         """Reason of the last connection that ended with a frame error, until the link is up."""
         self.send: Final = peer.send
+        self.when_committed: Final = peer.when_committed
         self.count_dropped: Final = peer.count_dropped
         self.send_in_order: Final = sender.send_in_order
         self.pause: Final = sender.pause

@@ -101,12 +101,12 @@ class RemoteRoutes:
             self._listed = None
         routed = encoded(Routed(routes.version))
         if is_stored:
-            self._hub.context.writer.when_committed(partial(self._routed, self._peer.lives, routed))
+            self._peer.when_committed(partial(self._routed, routed))
         else:
             self._peer.send(routed)
 
-    def _routed(self, lives: int, routed: bytes, error: BaseException | None) -> None:
-        if error is None and lives == self._peer.lives:
+    def _routed(self, routed: bytes, error: BaseException | None) -> None:
+        if error is None:
             self._peer.send(routed)
 
     def _put_route(self, text: str, kind_number: int, since_offset: int) -> None:

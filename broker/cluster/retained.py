@@ -298,16 +298,15 @@ class RetainedOfCells:
                 self._is_new = False
                 self._bound = self.hub.session_log.since_offset
             settling = _Settling(link, asked.settles, self._retained.stamp, self._bound)
-            self.hub.context.writer.when_committed(partial(self._asked_committed, settling))
+            link.when_committed(partial(self._asked_committed, settling))
         if asked.look_ups:
             self.look_ups.answer(link, asked.look_ups)
 
     def _asked_committed(self, settling: _Settling, _error: BaseException | None) -> None:
         # a commit that failed gives the offsets of its records to later ones
         settling.bound = min(settling.bound, self.hub.session_log.log_next)
-        if settling.link.is_up:
-            self._settling.append(settling)
-            self._check()
+        self._settling.append(settling)
+        self._check()
 
     def _check_soon(self) -> None:
         if self._settling and not self._is_checked_soon:

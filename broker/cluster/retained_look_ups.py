@@ -566,15 +566,13 @@ class LookUps:
         """Answer look-ups of another cell, once all is committed that it may have to find."""
         as_of = self._retained.stamp
         if self._retained.waiting:
-            self._hub.context.writer.when_committed(partial(self._answer, link, requests, as_of))
+            link.when_committed(partial(self._answer, link, requests, as_of))
         else:
             self._answer(link, requests, as_of, None)
 
     def _answer(
         self, link: Link, requests: Sequence[LookUp], as_of: int, _error: BaseException | None
     ) -> None:
-        if not link.is_up:
-            return
         self._answers.extend((link, request, as_of) for request in requests)
         if not self._is_answering:
             self._is_answering = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -357,6 +358,30 @@ async def test_a_look_up_waits_for_no_record_whose_commit_failed(tmp_path: Path)
         two.store.allow.set()
         await subscriber.expect(SubAck)
         assert two.links.retained._settling == []
+
+
+@on_loop
+async def test_what_was_asked_over_a_connection_is_answered_by_no_later_one(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as joined:
+        one, two = joined
+        [topic] = topics_of(one.place, 1, 1)
+        publisher = await two.node.client("p", 5)
+        two.store.allow.clear()
+        publisher.send(Publish(topic, b"x", 1, True, packet_id=1))
+        await until(lambda: two.node.server.hub.retained.waiting)
+        look_ups = two.links.retained.look_ups
+        answer = look_ups.answer
+        asked: list[Any] = []
+        look_ups.answer = lambda *request: [asked.append(request), answer(*request)]  # type: ignore[assignment, method-assign, func-returns-value]
+        question = asyncio.create_task(one.links.retained.among([topic]))
+        await until(lambda: asked)
+        one.cut(1)
+        assert await question == set()
+        await linked(joined)
+        two.store.allow.set()
+        assert (await publisher.expect(PubAck)).reason_code in (0, 0x10)
+        assert await one.links.retained.among([topic]) == {topic}
+        assert one.node.metrics.value("cell_bad_frames") == 0
 
 
 @on_loop
