@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.frames import FrameType
 from broker.codec.packets import (
     PubAck,
     PubComp,
@@ -224,6 +225,36 @@ async def test_limits_are_of_all_cells_and_the_publisher_hears_of_them(tmp_path:
         assert counts(joined) == [1, 2]
         assert await retain(publisher, second[1], b"", 1) == 0
         assert await retain(publisher, second[2], b"x", 2) == 0
+
+
+@pytest.mark.parametrize("commits", [False, True])
+@pytest.mark.parametrize("lost", [(FrameType.KEPT,), (FrameType.KEPT, FrameType.RETAINED_TOLD)])
+@on_loop
+async def test_the_publisher_hears_of_a_limit_although_the_link_breaks(
+    lost: tuple[FrameType, ...], commits: bool, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path, retained=RetainedSettings(max_messages=1)) as joined:
+        one, two = joined
+        first, second = topics_of(one.place, 1, 2)
+        publisher = await one.node.client("p", 5)
+        assert await retain(publisher, first, b"x") == 0
+        [link] = two.links
+        write: Any = link._peer._write
+        link._peer._write = lambda data: None if data[4] in lost else write(data)
+        two.store.allow.set() if commits else two.store.allow.clear()
+        publisher.send(Publish(second, b"x", 1, True, packet_id=2))
+        await until(lambda: (link.receiver.kept if commits else link.receiver.came) == 2)
+        await publisher.silence()
+        one.cut(1)
+        await linked(joined)
+        two.store.allow.set()
+        heard = await publisher.expect(PubAck)
+        assert (heard.packet_id, heard.reason_code) == (2, 0x97)
+        assert await retain(publisher, first, b"y") == 0
+        one.cut(1)
+        await linked(joined)
+        assert await retain(publisher, first, b"z") == 0
+        assert one.node.metrics.value("messages_refused", reason="retained_full") == 1
 
 
 @on_loop
