@@ -51,6 +51,7 @@ class Channel(asyncio.Protocol):
         self._common.channels.add(self.abort)
         self._common.hub.context.later(_HELLO_S, self._expect_begun)
         if self._link is not None:
+            self._link.expect(self.abort)
             self._write(encoded(self._link.hello()))
 
     def _expect_begun(self) -> None:

@@ -317,19 +317,20 @@ class RetainedFound(msgspec.Struct, array_like=True, frozen=True):
     slices: Annotated[list[FoundSlice], msgspec.Meta(max_length=MAX_LISTED)]
 
 
+# A message that was not retained: its offset, the reason, its code, and the text.
+Refused = tuple[_Number, _Name255, Annotated[int, msgspec.Meta(ge=0x80, le=0xFF)], str]
+
+
 class RetainedTold(msgspec.Struct, array_like=True, frozen=True):
     """The number and bytes of the sender's retained messages. ``settled`` answers ``RetainedAsked.settles``: later
     messages of the sender have stamps above ``since``. ``refused`` are messages of the receiver's session log that
-    were not retained: offset, reason, reason code, text."""
+    were not retained; the first frame since the link is up repeats those that a break may have lost."""
 
     count: _Number
     size_bytes: _Number
     settled: _Number = 0
     since: _Number = 0
-    refused: Annotated[
-        list[tuple[_Number, _Name255, Annotated[int, msgspec.Meta(ge=0x80, le=0xFF)], str]],
-        msgspec.Meta(max_length=MAX_LISTED),
-    ] = []
+    refused: Annotated[list[Refused], msgspec.Meta(max_length=MAX_LISTED)] = []
 
 
 class Figures(msgspec.Struct, array_like=True, frozen=True):

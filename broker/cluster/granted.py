@@ -591,4 +591,6 @@ def _granted(
 
 def _size_of(granted: Granted) -> int:
     record = granted.record
-    return len(record.payload) + len(record.topic) + len(record.properties or "") + 64
+    names = len(granted.group) + len(granted.client_id) + len(record.client_id)
+    size = len(record.payload) + len(record.topic) + len(record.properties or "")
+    return size + names + len(record.username or "") + 64

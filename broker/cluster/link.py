@@ -53,6 +53,8 @@ class Link:
         self._sender = sender = Sender(peer, positions.kept_by(number))
         self.receiver = receiver = Receiver(peer, positions, common.own_routes)
         self._stored_kept = -1
+        self._said: Hello
+        """The last HELLO of this cell."""
         self.parts: list[LinkPart] = []
         """What else begins and ends with the connection."""
         self.keep_kept()
@@ -72,6 +74,7 @@ class Link:
         self.refused = ""
         """Reason of the last connection that ended with a frame error, until the link is up."""
         self.send: Final = peer.send
+        self.when_committed: Final = peer.when_committed
         self.count_dropped: Final = peer.count_dropped
         self.send_in_order: Final = sender.send_in_order
         self.pause: Final = sender.pause
@@ -141,7 +144,7 @@ class Link:
         self.protocol = min(PROTOCOL, hello.protocol)
         again = self._sender.resume(hello, common.incarnation)
         self._peer.begin(write, end)
-        self.receiver.begin(hello)
+        self.receiver.begin(hello, self._said)
         self._sender.begin(again, *((hello.kept, hello.came) if is_log_known else (0, 0)))
         self._routes.begin()
         self.tell(common.interest.all(), common.interest.version, is_whole=True)
@@ -164,6 +167,10 @@ class Link:
         self._common.on_link(self)
         _log.warning("link.down peer=%d", self.number)
 
+    def expect(self, end: Callable[[], None]) -> None:
+        """HELLO is said over a connection that ``end`` ends: a commit that fails before the answer takes it back."""
+        self._peer.hang_up = end
+
     def hang_up(self) -> None:
         """End the connection, if there is one."""
         self._peer.hang_up()
@@ -173,6 +180,11 @@ class Link:
         if lives == self._peer.lives:
             self._sender.end_transits()
             self._routes.forget_live()
+
+    def take_back_offsets(self, next_offset: int) -> None:
+        """Records could not be stored: the session log's next one gets this offset after all."""
+        self._routes.take_back_offsets(next_offset)
+        self._sender.take_back_offsets(next_offset)
 
     def stop(self) -> None:
         """The node stops: no publisher waits any longer."""
@@ -210,10 +222,11 @@ class Link:
         common = self._common
         place = common.place
         came = self.receiver
-        return Hello(
+        self._said = Hello(
             PROTOCOL, place.number, place.count, common.incarnation, common.positions.identity, came.heard,
             came.live_count, sorted(came.held), came.log_heard, came.kept, came.came, OLDEST,
         )  # fmt: skip
+        return self._said
 
 
 class Common:

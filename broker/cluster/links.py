@@ -255,7 +255,7 @@ class Links:
             if isinstance(cell, RemoteCell):
                 cell.sender.log.expect(outgoing)
 
-    def _lost(self, _next_offset: int) -> None:
-        """Records could not be stored: their publishers hear of it."""
+    def _lost(self, next_offset: int) -> None:
+        """Records could not be stored: their publishers hear of it, and those that follow get their offsets."""
         for link in self._links.values():
-            link.log.end_transits()
+            link.take_back_offsets(next_offset)

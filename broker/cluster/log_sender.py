@@ -151,7 +151,8 @@ class LogSender:
                 record.properties, stamp,
             )
         )  # fmt: skip
-        size = len(record.payload) + len(record.topic) + _RECORD_BYTES
+        size = len(record.payload) + len(record.topic) + len(record.client_id) + _RECORD_BYTES
+        size += len(record.username or "") + len(record.properties or "")
         self._batch_bytes += size
         self._unkept.append((offset, size))
         self._unkept_bytes += size

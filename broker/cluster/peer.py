@@ -7,6 +7,7 @@ from typing import Final
 
 from broker.connection.hub import Hub
 from broker.observe.metrics import Counter
+from broker.storage.writer import Done
 
 
 def _no_channel() -> None:
@@ -66,6 +67,17 @@ class Peer:
         """Send a frame, if the link is up."""
         if self._write is not None:
             self._write(frame)
+
+    def when_committed(self, then: Done) -> None:
+        """Call a function once all appended so far is committed, or could not be; not if the connection ends before,
+        since the next one expects no answers to what came over this one."""
+        lives = self.lives
+
+        def done(error: BaseException | None) -> None:
+            if lives == self.lives:
+                then(error)
+
+        self.hub.context.writer.when_committed(done)
 
     def count_dropped(self, why: str, count: int) -> None:
         """Count messages that the other cell does not get, by reason."""

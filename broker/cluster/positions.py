@@ -13,11 +13,12 @@ from uuid import uuid4
 
 import msgspec
 
-from broker.storage.collection import RAW, TEXT, Collection
+from broker.storage.collection import RAW, TEXT, Collection, LiveCollection
 from broker.storage.store import Batch, Store
 from broker.storage.writer import Writer
 
 _PREFIX: Final = b"links/"
+_ROUTES: Final = b"links/routes/"
 _pack: Final = msgspec.msgpack.Encoder().encode
 _position: Final = msgspec.msgpack.Decoder(tuple[str, int]).decode
 _route: Final = msgspec.msgpack.Decoder(tuple[int, int]).decode
@@ -28,6 +29,10 @@ class Positions:
 
     def __init__(self, writer: Writer) -> None:
         self._stored = Collection(writer, _PREFIX, TEXT, RAW)
+        writer.before_commit(self._store_again)
+        self._routes = LiveCollection(writer, _ROUTES, TEXT, RAW, self._not_stored)
+        self._unstored: dict[str, bytes | None] = {}
+        """Routes whose commit group failed."""
         stored = self._stored.committed("log")
         self.identity = "" if stored is None else stored.decode()
         if stored is None:
@@ -58,15 +63,25 @@ class Positions:
 
     def routes_of(self, number: int) -> list[tuple[str, int, int]]:
         """Filters of another cell's durable sessions, with their kinds and the offsets from which they hold."""
-        prefix = f"routes/{number}/"
+        prefix = f"{number}/"
         return [
             (key.removeprefix(prefix), *_route(value))
-            for key, value in self._stored.stored(prefix.encode())
+            for key, value in self._routes.stored(prefix.encode())
         ]
 
     def keep_route(self, number: int, text: str, value: tuple[int, int] | None) -> None:
         """Store such a filter, or delete it."""
-        self._stored.put(f"routes/{number}/{text}", None if value is None else _pack(value))
+        self._routes.put(f"{number}/{text}", None if value is None else _pack(value))
+
+    def _not_stored(self, key: str, value: bytes | None, _stored: bytes | None) -> None:
+        self._unstored[key] = value
+
+    def _store_again(self) -> None:
+        """Another cell tells a route once: store it with the next commit group, unless it changed since."""
+        for key, value in self._unstored.items():
+            if not self._routes.is_waiting(key):
+                self._routes.put(key, value)
+        self._unstored.clear()
 
 
 class StoredPositions:
@@ -118,4 +133,4 @@ class StoredPositions:
 
 
 def _routes(number: int) -> bytes:
-    return _PREFIX + b"routes/%d/" % number
+    return _ROUTES + b"%d/" % number

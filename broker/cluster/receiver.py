@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from broker.cluster.frames import (
     OF_LOG,
@@ -28,6 +29,9 @@ from broker.core.errors import Unavailable
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
+
+# Released positions or offsets in one TAKEN frame.
+_MOST_RELEASED: Final = 32_768
 
 
 class Receiver:
@@ -64,18 +68,23 @@ class Receiver:
         released = partial(self._released, self._incarnations)
         return Inbox(self._hub, self._own_routes, released)
 
-    def begin(self, hello: Hello) -> None:
-        """The cell said HELLO: forget what another incarnation sent, or the positions in another log."""
+    def begin(self, hello: Hello, said: Hello) -> None:
+        """The cell said HELLO: forget what another incarnation sent, or the positions in another log. Between ``said``,
+        this cell's own, and the answer, subscribers may have taken messages, and a commit may have ended."""
         if hello.incarnation != self.heard:
             self.heard = hello.incarnation
             self.live_count = 0
             self.held.clear()
             self._answers.clear()
             self._inbox = self._new_inbox()
+        elif released := set(said.held) - self.held:
+            self._answer(0)[1].extend(released)
         self._inbox.begin()
         if hello.log != self.log_heard:
             self.log_heard = hello.log
             self.kept = self.came = self._sealed_at = self._given = 0
+        elif self.kept > said.kept:
+            self._peer.send(encoded(Kept(self.kept)))
 
     def end(self) -> None:
         """The link is down: records that wait are sent again."""
@@ -103,7 +112,10 @@ class Receiver:
         self._answers = {}
         for flags, (held, released) in answers.items():
             before = self.came if flags & OF_LOG else self.live_count
-            self._peer.send(encoded(Taken(before, held, released), flags))
+            self._peer.send(encoded(Taken(before, held, released[:_MOST_RELEASED]), flags))
+            for at in range(_MOST_RELEASED, len(released), _MOST_RELEASED):
+                part = released[at : at + _MOST_RELEASED]
+                self._peer.send(encoded(Taken(before, [], part), flags))
 
     def _released(self, incarnation: int, key: int) -> None:
         """Slow subscribers have a message now: a live one, or with a negative key a record."""

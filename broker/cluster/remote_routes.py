@@ -101,12 +101,12 @@ class RemoteRoutes:
             self._listed = None
         routed = encoded(Routed(routes.version))
         if is_stored:
-            self._hub.context.writer.when_committed(partial(self._routed, self._peer.lives, routed))
+            self._peer.when_committed(partial(self._routed, routed))
         else:
             self._peer.send(routed)
 
-    def _routed(self, lives: int, routed: bytes, error: BaseException | None) -> None:
-        if error is None and lives == self._peer.lives:
+    def _routed(self, routed: bytes, error: BaseException | None) -> None:
+        if error is None:
             self._peer.send(routed)
 
     def _put_route(self, text: str, kind_number: int, since_offset: int) -> None:
@@ -130,6 +130,14 @@ class RemoteRoutes:
         self._peer.has_durable = self._peer.has_durable or kind.is_durable
         cell: Any = self._sender.durable if kind.is_durable else self._sender.live
         self._hub.router.put_remote(cell, subscription)
+
+    def take_back_offsets(self, next_offset: int) -> None:
+        """The session log's next record gets this offset after all: filters that were to hold from behind it on hold
+        with it."""
+        for text, (kind, subscription) in list(self._followed.items()):
+            if subscription.since_offset > next_offset:
+                self._put_route(text, kind, next_offset)
+                self._store_route(text, kind, next_offset, None)
 
     def _remove_route(self, text: str) -> bool:
         """Remove a filter; returns whether that is to be stored."""

@@ -18,6 +18,7 @@ from broker.cluster.frames import (
     FrameError,
     FrameType,
     LoggedRecord,
+    Refused,
     RetainedAsked,
     RetainedTold,
     decoded,
@@ -40,6 +41,8 @@ from broker.core.topic import SYS_PREFIX, is_bridge_state
 from broker.routing.retained_record import Origin, decode_retained, encode_retained
 from broker.routing.router import Target
 
+# Refusals that are remembered for each cell, in case that a break of the link lost them.
+_MOST_REFUSED: Final = 256
 # Seconds between two frames with totals, while these are far below every limit.
 _TOTALS_S: Final = 1.0
 _STAGE: Final = "retained"
@@ -125,6 +128,11 @@ class RetainedOfCells:
         """Committed messages whose publishers wait for the other cell, by cell, in the order of their offsets."""
         self._open: list[_Sent] = []
         self._refusals: dict[int, dict[int, Refusal]] = {number: {} for number in links}
+        self._heard: set[int] = set()
+        """Cells whose totals came since the link is up, and with them the refusals that a break may have lost."""
+        self._refused_here: dict[int, deque[Refused]] = {
+            number: deque(maxlen=_MOST_REFUSED) for number in links
+        }
         self._totals = dict.fromkeys(links, (0, 0))
         self.count = self.size_bytes = 0
         self._is_told_now = self._is_told_soon = False
@@ -147,9 +155,14 @@ class RetainedOfCells:
     def link_changed(self, link: Link) -> None:
         """A link is up, or down."""
         if link.is_up:
-            self._refusals[link.number].clear()
-            link.send(encoded(self._told()))
+            refusals = self._refusals[link.number]
+            for offset in [at for at in refusals if at >= link.log.next_offset]:
+                del refusals[offset]  # the message is sent again, and may be retained then
+            came = link.receiver.came  # what is behind comes again
+            again = [refused for refused in self._refused_here[link.number] if refused[0] < came]
+            link.send(encoded(self._told(refused=again)))
         else:
+            self._heard.discard(link.number)
             self._settling = [asked for asked in self._settling if asked.link is not link]
         self._check_soon()
         self.look_ups.link_changed(link)
@@ -206,6 +219,8 @@ class RetainedOfCells:
 
     def _kept(self, number: int, offset: int, is_lost: bool) -> None:
         """Another cell has everything below an offset, or lost some."""
+        if number not in self._heard and not is_lost:
+            return
         waiting = self._waiting[number]
         refusals = self._refusals[number]
         while waiting and waiting[0].offset < offset:
@@ -234,10 +249,14 @@ class RetainedOfCells:
         if message is None:
             message = Message(record.topic, b"", record.qos, True, _NO_CLIENT, 0)
         refusal = self._retained.refusal(message)
+        refused_here = self._refused_here[link.number]
+        while refused_here and refused_here[-1][0] >= record.offset:
+            refused_here.pop()
         if refusal is None:
             self._retained.take(message, Origin(link.number, record.stamp))
         else:
             refused = (record.offset, refusal.reason, refusal.reason_code, refusal.text)
+            refused_here.append(refused)
             link.send(encoded(self._told(refused=[refused])))
 
     # -- totals --
@@ -275,8 +294,17 @@ class RetainedOfCells:
         self.size_bytes = sum(size for _, size in self._totals.values())
         if self._is_told_soon:
             self.changed()  # at once, if a limit is near now
+        is_again = number not in self._heard
+        waiting = self._waiting[number]
         for offset, why, code, text in told.refused:
+            if is_again and (
+                not waiting or offset < waiting[0].offset or offset in self._refusals[number]
+            ):
+                continue
             self._refused(number, offset, Refusal(_STAGE, _STAGE, why, code, text))
+        if is_again:
+            self._heard.add(number)
+            self._kept(number, link.log.kept, False)
         if told.settled:
             self.look_ups.settled(link, told.settled, told.since)
 
@@ -298,14 +326,15 @@ class RetainedOfCells:
                 self._is_new = False
                 self._bound = self.hub.session_log.since_offset
             settling = _Settling(link, asked.settles, self._retained.stamp, self._bound)
-            self.hub.context.writer.when_committed(partial(self._asked_committed, settling))
+            link.when_committed(partial(self._asked_committed, settling))
         if asked.look_ups:
             self.look_ups.answer(link, asked.look_ups)
 
     def _asked_committed(self, settling: _Settling, _error: BaseException | None) -> None:
-        if settling.link.is_up:
-            self._settling.append(settling)
-            self._check()
+        # a commit that failed gives the offsets of its records to later ones
+        settling.bound = min(settling.bound, self.hub.session_log.log_next)
+        self._settling.append(settling)
+        self._check()
 
     def _check_soon(self) -> None:
         if self._settling and not self._is_checked_soon:

@@ -50,6 +50,8 @@ _MESSAGES: Final = 256
 _BYTES: Final = 64 * 1024
 # Slices that one cell is asked for at a time; further requests wait.
 _MOST_ASKED: Final = 64
+# Bytes of filters and positions in one frame of requests, unless one alone is larger.
+_ASKED_BYTES: Final = 256 * 1024
 # Seconds of a turn of the loop for answers to other cells.
 _TURN_S: Final = 0.002
 # Topics that are noted, and their characters: with more, the cells are asked to settle again.
@@ -492,7 +494,8 @@ class LookUps:
     def _ask(self) -> None:
         self._is_asking = False
         for cell, queued in self._queued.items():
-            requests = []
+            requests = list[LookUp]()
+            size = 0
             while queued and self._count[cell] < _MOST_ASKED:
                 request = queued.popleft()
                 entry = self._asked.get(request.number)
@@ -502,7 +505,12 @@ class LookUps:
                     del self._asked[request.number]
                     continue
                 self._count[cell] += 1
+                if size >= _ASKED_BYTES:
+                    self._links[cell].send(encoded(RetainedAsked(0, requests)))
+                    requests = []
+                    size = 0
                 requests.append(request)
+                size += len(request.filter) * 3 + len(request.position)
             if requests:
                 self._links[cell].send(encoded(RetainedAsked(0, requests)))
 
@@ -558,15 +566,13 @@ class LookUps:
         """Answer look-ups of another cell, once all is committed that it may have to find."""
         as_of = self._retained.stamp
         if self._retained.waiting:
-            self._hub.context.writer.when_committed(partial(self._answer, link, requests, as_of))
+            link.when_committed(partial(self._answer, link, requests, as_of))
         else:
             self._answer(link, requests, as_of, None)
 
     def _answer(
         self, link: Link, requests: Sequence[LookUp], as_of: int, _error: BaseException | None
     ) -> None:
-        if not link.is_up:
-            return
         self._answers.extend((link, request, as_of) for request in requests)
         if not self._is_answering:
             self._is_answering = True

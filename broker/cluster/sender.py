@@ -202,9 +202,16 @@ class Sender:
         self.barrier = self._hub.session_log.since_offset
         self._hub.context.writer.when_committed(lambda _: self.uncork())
 
+    def take_back_offsets(self, next_offset: int) -> None:
+        """Records could not be stored: no publisher waits for the other cell, and no live message for their offsets."""
+        self.log.end_transits()
+        if self.barrier > next_offset:
+            self.hold_up_live()
+            self.uncork()
+
     def uncork(self) -> None:
         """Send what had to wait for the session log, once that is with the other cell."""
-        if not self.barrier or not self.log.is_past(self.barrier):
+        if self.barrier and not self.log.is_past(self.barrier):
             return
         self.barrier = 0
         corked = self._corked

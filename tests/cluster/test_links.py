@@ -6,11 +6,27 @@ import asyncio
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from broker.cluster.frames import MARK_LETTER, MARK_TRACE, MARK_V3, MARK_V5, FrameError
+from broker.cluster.connection import Channel
+from broker.cluster.frames import (
+    MARK_LETTER,
+    MARK_TRACE,
+    MARK_V3,
+    MARK_V5,
+    Frame,
+    FrameDecoder,
+    FrameError,
+    FrameType,
+    Hello,
+    Kept,
+    S,
+    Taken,
+    decoded,
+    encoded,
+)
 from broker.cluster.inbox import Inbox, OwnRoutes
 from broker.codec.encode import encode_packet
 from broker.codec.packets import (
@@ -19,6 +35,7 @@ from broker.codec.packets import (
     Publish,
     PubRec,
     PubRel,
+    Subscribe,
     SubscriptionRequest,
     UnsubAck,
     Unsubscribe,
@@ -480,6 +497,66 @@ async def test_what_comes_live_waits_for_what_came_by_the_log_before(tmp_path: P
         assert [packet.payload for packet in await receive(live, 2)] == [b"1", b"2"]
 
 
+async def fail_commits(cell: Cell, publisher: WireClient, count: int) -> None:
+    """Let the commits that wait fail, with so many messages of a publisher, and those after them go through."""
+    cell.store.fails = True
+    cell.store.allow.set()
+    for _ in range(count):
+        assert (await publisher.expect(PubAck)).reason_code == 0x97
+    cell.store.fails = False
+    cell.node.writer.touch()
+    await until(lambda: cell.node.writer.failure is None)
+
+
+@on_loop
+async def test_what_comes_live_waits_for_no_record_whose_commit_failed(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 1))
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        await linked([one, two])
+        one.store.allow.clear()
+        publisher.send(Publish("t", b"1", 1, packet_id=1))
+        await publisher.silence()
+        kept.send(Unsubscribe(1, ["t"]))
+        router = one.node.server.hub.router
+        await until(lambda: [cell.is_durable for cell, _ in router.remote("t")] == [False])
+        await fail_commits(one, publisher, 1)
+        assert await publish(publisher, "t", b"2", 1, 2) == 0
+        assert [packet.payload for packet in await receive(live, 1)] == [b"2"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@on_loop
+async def test_a_filter_that_came_behind_records_whose_commit_failed_holds_from_their_offsets_on(
+    restarts: bool, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        near = await one.node.client("near", 5, **_KEEPS)
+        await near.subscribe(SubscriptionRequest("near", 1))
+        publisher = await one.node.client("p", 5)
+        one.store.allow.clear()
+        publisher.send(*(Publish("near", b"x", 1, packet_id=n) for n in range(1, 4)))
+        await publisher.silence()
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        kept.send(Subscribe(1, [SubscriptionRequest("t", 1)]))
+        await until(lambda: one.node.server.hub.router.remote("t"))
+        await two.node.written()
+        await two.kill()
+        await fail_commits(one, publisher, 3)
+        if restarts:
+            await one.kill()
+            await one.start()
+            publisher = await one.node.client("p", 5)
+        for number in (1, 2):
+            assert await publish(publisher, "t", b"%d" % number, 1, number) == 0
+        await two.start()
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        assert [packet.payload for packet in await receive(kept, 2)] == [b"1", b"2"]
+
+
 @on_loop
 async def test_a_cell_that_restarts_knows_the_filters_of_others_before_it_takes_clients(
     tmp_path: Path,
@@ -590,3 +667,87 @@ async def test_a_log_that_cannot_be_read_for_a_moment_is_read_on(tmp_path: Path)
         one.store.failed_reads = None
         [packet] = await receive(kept, 1)
         assert packet.payload == b"once"
+
+
+class _Transport:
+    """A connection of a link whose other end is the test."""
+
+    def __init__(self) -> None:
+        self.written: list[Frame] = []
+        self.is_aborted = False
+        self._decoder = FrameDecoder()
+
+    def write(self, data: bytes) -> None:
+        self.written.extend(self._decoder.feed(data))
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def set_write_buffer_limits(self, _high: int) -> None:
+        pass
+
+    def bodies(self, kind: type[S]) -> list[S]:
+        """The structs of a kind that were written."""
+        name = {Hello: FrameType.HELLO, Kept: FrameType.KEPT, Taken: FrameType.TAKEN}[kind]
+        return [decoded(kind, frame) for frame in self.written if frame.type is name]
+
+
+async def connecting(one: Cell, two: Cell) -> tuple[Channel, _Transport, Hello]:
+    """A connection over which the first cell has said HELLO, and the answer of the second one, which is killed."""
+    [link], [other] = one.links, two.links
+    answer = other.hello()
+    await two.kill()
+    await until(lambda: not link.is_up)
+    channel = Channel(one.links._common, link)
+    transport = _Transport()
+    channel.connection_made(cast(Any, transport))
+    return channel, transport, answer
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@on_loop
+async def test_a_commit_that_ends_between_both_hello(fails: bool, tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        subscriber = await one.node.client("s", 5, **_KEEPS)
+        await subscriber.subscribe(SubscriptionRequest("t", 1))
+        publisher = await two.node.client("p", 5)
+        one.store.allow.clear()
+        publisher.send(Publish("t", b"x", 1, packet_id=1))
+        [link] = one.links
+        await until(lambda: link.receiver.came == 1)
+        channel, transport, answer = await connecting(one, two)
+        [said] = transport.bodies(Hello)
+        assert (said.kept, said.came) == (0, 1)
+        one.store.fail_once_then_allow() if fails else one.store.allow.set()
+        groups = "store_groups_failed" if fails else "store_groups"
+        before = one.node.metrics.value(groups)
+        await until(lambda: one.node.metrics.value(groups) > before)
+        if fails:  # the record would not be sent again
+            assert transport.is_aborted
+            return
+        channel.data_received(encoded(answer))
+        assert [kept.offset for kept in transport.bodies(Kept)] == [1]
+        channel.connection_lost(None)
+
+
+@on_loop
+async def test_what_slow_subscribers_take_between_both_hello_is_told(tmp_path: Path) -> None:
+    async with cells(2, tmp_path, max_inflight=1, max_queued_messages=4) as (one, two):
+        slow = await one.node.client("slow", 5)
+        await slow.subscribe(SubscriptionRequest("t", 1))
+        publisher = await two.node.client("p", 5)
+        publisher.send(*(Publish("t", b"%d" % n, 1, packet_id=n) for n in range(1, 9)))
+        [link] = one.links
+        await until(lambda: link.receiver.live_count == 8 and link.receiver.held)
+        channel, transport, answer = await connecting(one, two)
+        [said] = transport.bodies(Hello)
+        await receive(slow, 8)
+        await until(lambda: not link.receiver.held)
+        channel.data_received(encoded(answer))
+        await until(lambda: transport.bodies(Taken))
+        [taken] = transport.bodies(Taken)
+        assert (taken.before, sorted(taken.released)) == (8, said.held)
+        channel.connection_lost(None)

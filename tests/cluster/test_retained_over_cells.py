@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.cluster.frames import FrameType
 from broker.codec.packets import (
     PubAck,
     PubComp,
@@ -225,6 +227,36 @@ async def test_limits_are_of_all_cells_and_the_publisher_hears_of_them(tmp_path:
         assert await retain(publisher, second[2], b"x", 2) == 0
 
 
+@pytest.mark.parametrize("commits", [False, True])
+@pytest.mark.parametrize("lost", [(FrameType.KEPT,), (FrameType.KEPT, FrameType.RETAINED_TOLD)])
+@on_loop
+async def test_the_publisher_hears_of_a_limit_although_the_link_breaks(
+    lost: tuple[FrameType, ...], commits: bool, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path, retained=RetainedSettings(max_messages=1)) as joined:
+        one, two = joined
+        first, second = topics_of(one.place, 1, 2)
+        publisher = await one.node.client("p", 5)
+        assert await retain(publisher, first, b"x") == 0
+        [link] = two.links
+        write: Any = link._peer._write
+        link._peer._write = lambda data: None if data[4] in lost else write(data)
+        two.store.allow.set() if commits else two.store.allow.clear()
+        publisher.send(Publish(second, b"x", 1, True, packet_id=2))
+        await until(lambda: (link.receiver.kept if commits else link.receiver.came) == 2)
+        await publisher.silence()
+        one.cut(1)
+        await linked(joined)
+        two.store.allow.set()
+        heard = await publisher.expect(PubAck)
+        assert (heard.packet_id, heard.reason_code) == (2, 0x97)
+        assert await retain(publisher, first, b"y") == 0
+        one.cut(1)
+        await linked(joined)
+        assert await retain(publisher, first, b"z") == 0
+        assert one.node.metrics.value("messages_refused", reason="retained_full") == 1
+
+
 @on_loop
 async def test_retain_handling(tmp_path: Path) -> None:
     async with cells(2, tmp_path) as joined:
@@ -342,6 +374,48 @@ async def test_cells_that_come_back_one_right_after_the_other_send_what_they_hav
 
 
 @on_loop
+async def test_a_look_up_waits_for_no_record_whose_commit_failed(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as joined:
+        one, two = joined
+        [topic] = topics_of(one.place, 0, 1)
+        publisher = await two.node.client("p", 5)
+        two.store.allow.clear()
+        publisher.send(Publish(topic, b"x", 1, True, packet_id=1))
+        await publisher.silence()
+        subscriber = await one.node.client("s", 5)
+        subscriber.send(Subscribe(1, [SubscriptionRequest("t/#", 0)]))
+        await until(lambda: two.node.server.hub.router.remote(topic))
+        two.store.fails = True
+        two.store.allow.set()
+        await subscriber.expect(SubAck)
+        assert two.links.retained._settling == []
+
+
+@on_loop
+async def test_what_was_asked_over_a_connection_is_answered_by_no_later_one(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as joined:
+        one, two = joined
+        [topic] = topics_of(one.place, 1, 1)
+        publisher = await two.node.client("p", 5)
+        two.store.allow.clear()
+        publisher.send(Publish(topic, b"x", 1, True, packet_id=1))
+        await until(lambda: two.node.server.hub.retained.waiting)
+        look_ups = two.links.retained.look_ups
+        answer = look_ups.answer
+        asked: list[Any] = []
+        look_ups.answer = lambda *request: [asked.append(request), answer(*request)]  # type: ignore[assignment, method-assign, func-returns-value]
+        question = asyncio.create_task(one.links.retained.among([topic]))
+        await until(lambda: asked)
+        one.cut(1)
+        assert await question == set()
+        await linked(joined)
+        two.store.allow.set()
+        assert (await publisher.expect(PubAck)).reason_code in (0, 0x10)
+        assert await one.links.retained.among([topic]) == {topic}
+        assert one.node.metrics.value("cell_bad_frames") == 0
+
+
+@on_loop
 async def test_what_is_published_while_the_cell_of_the_topic_is_away_is_retained_when_it_is_back(
     tmp_path: Path,
 ) -> None:
@@ -400,3 +474,17 @@ async def test_a_message_that_comes_while_the_store_cannot_be_read_comes_again(
             assert (await publisher.expect(PubAck)).packet_id == packet_id
         reader = await two.node.client("s", 5)
         assert await found(reader, "t/#", 2) == dict.fromkeys(topics, b"kept")
+
+
+@on_loop
+async def test_a_subscribe_with_long_filters_breaks_no_link(tmp_path: Path) -> None:
+    async with cells(2, tmp_path, max_packet_size=2 * 1024 * 1024) as joined:
+        one, two = joined
+        [topic] = topics_of(one.place, 1, 1)
+        publisher = await one.node.client("p", 5)
+        await retain(publisher, topic, b"x")
+        client = await one.node.client("s", 5)
+        long = [SubscriptionRequest(f"{at:02}/{'x' * 20_000}/+", 0) for at in range(63)]
+        assert set(await client.subscribe(*long, SubscriptionRequest("t/#", 0))) == {0}
+        assert (await client.expect(Publish)).topic == topic
+        assert two.node.metrics.value("cell_bad_frames") == 0
