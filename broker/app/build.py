@@ -446,7 +446,8 @@ class Node:
 
     def _make_streams(self, catalogue: Catalogue, contributors: Contributors) -> StreamService:
         client = RangeClient(self.ranges.own_access)
-        places = TierPlaces(self.config.get("lake").stores, self.data_dir / "tiers")
+        moves = self.steering is not None and self.steering.place.owners is not None
+        places = TierPlaces(self.config.get("lake").stores, self.data_dir / "tiers", moves)
         streams = StreamService(
             self.writer,
             catalogue,

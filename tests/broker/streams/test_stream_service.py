@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.config.allowed import AllowedSettings, confine
 from broker.config.object_stores import StoreSettings
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, NotFound, Unavailable
 from broker.core.events import Events
@@ -385,6 +386,25 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
         with pytest.raises(Invalid) as refused:
             service.create({"name": "rows", "index": "time"})
         assert refused.value.problems[0].pointer == "/index"
+        await bench.stop()
+
+    run(test)
+
+
+def test_a_tier_of_a_cell_that_moves_is_where_all_machines_reach_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        confine(AllowedSettings(directories=[tmp_path / "shared"]), tmp_path / "data")
+        own = tmp_path / "data" / "tiers"
+        bench = Bench(
+            MemoryStore(), places=TierPlaces([StoreSettings(url="s3://archive")], own, moves=True)
+        )
+        for name, url in (("a", "s3://archive/x"), ("b", str(tmp_path / "shared" / "x"))):
+            bench.service.create({"name": name, "tier": {"url": url}})
+        with pytest.raises(Invalid) as refused:
+            bench.service.create({"name": "c", "tier": {"url": str(own / "x")}})
+        [problem] = refused.value.problems
+        assert problem.pointer == "/tier/url"
+        assert "stays behind when another machine runs the cell" in problem.message
         await bench.stop()
 
     run(test)
