@@ -53,7 +53,8 @@ class Adopts(Protocol):
 
 class ConfigOfCells:
     """Changes of saved values, in all cells or in none. ``file`` is the front's, and ``reload`` takes over its content.
-    A cell that is away takes it over when it is back."""
+    A cell that is away takes it over when it is back, and every cell does when the front starts: it may have ended
+    before all had a change."""
 
     def __init__(
         self,
@@ -75,8 +76,9 @@ class ConfigOfCells:
         self._changing = asyncio.Lock()
 
     def start(self) -> None:
-        """Follow the file."""
+        """Follow the file, and let others take over what it holds."""
         self._file.on_change.connect(self._saved_otherwise)
+        self._follow(self._others)
 
     def stop(self) -> None:
         """Ask no more. May be called twice."""
@@ -158,7 +160,11 @@ class ConfigOfCells:
     async def _until_adopted(self, cell: int) -> None:
         while cell in self._missed:
             self._missed.discard(cell)
-            answer = await self._adopt(cell)
+            try:
+                answer = await self._adopt(cell)
+            except Exception as error:  # noqa: BLE001  a bug: the cell is asked again all the same
+                _log.exception("cells.configuration_not_sent", cell=cell)
+                answer = Away(cell, str(error))
             if isinstance(answer, Away):
                 self._missed.add(cell)
                 await asyncio.sleep(_AGAIN_S)
