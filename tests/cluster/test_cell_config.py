@@ -58,6 +58,10 @@ class Front:
     async def adopt(self) -> None:
         """The front itself takes the file over."""
 
+    async def committed(self) -> None:
+        """What the front itself has changed is in its store before others have it."""
+        assert all(taken < self.file for taken in self.taken.values())
+
     async def look(self) -> None:
         """Streams ask for the positions of all cells."""
         self.looks.append(dict(self.taken))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, Protocol
 
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from broker.admin.rights import Actor
 from broker.core import jsontext
 from broker.core.cells import Place
-from broker.core.errors import Conflict
+from broker.core.errors import Conflict, Unavailable
 from broker.core.objects import SavedObject
 from broker.core.signals import Signal
 from broker.observe.log import get_logger
@@ -49,6 +49,8 @@ class Adopts(Protocol):
     def files_digest(self) -> str: ...
 
     async def adopt(self) -> None: ...
+
+    async def committed(self) -> None: ...
 
 
 class ConfigOfCells:
@@ -101,6 +103,9 @@ class ConfigOfCells:
                     raise
             if not replaced:
                 return response
+            # else others could have a stream that the front, when it was killed, does not know
+            with suppress(Unavailable):
+                await self._reload.committed()
             behind = list(self._behind)
             there = [cell for cell in self._others if cell not in behind]
             changes = self._file.changes_of(replaced)
