@@ -88,10 +88,13 @@ class Api:
             )
         self._listener: socket.socket | None = bind(host, port) if has_address else None
         self.address = _address_of(self._listener)
-        has_local = settings.has_tls and has_address
+        # at the address of the settings another cell of this machine, or its keeper, answers
+        is_guest_front = not has_address and place is not None and place.number == 0
+        has_local = is_guest_front or (settings.has_tls and has_address)
         self._local: socket.socket | None = bind("127.0.0.1", 0) if has_local else None
         self.local_address = _address_of(self._local or self._listener)
-        """Address without TLS, on loopback where the other has it, for processes and commands of this machine."""
+        """Address without TLS, on loopback where the other has it or is another cell's, for processes and commands of
+        this machine."""
         self._inner: list[socket.socket] = []
         """Listeners for other cells, and in the first cell of several machines for the others."""
         self._faces: Any = None

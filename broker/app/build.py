@@ -115,7 +115,7 @@ from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import Store
 from broker.storage.writer import Writer
-from broker.streams.catalogue import Catalogue
+from broker.streams.catalogue import Catalogue, LogKeys
 from broker.streams.epochs import FILE, Epochs
 from broker.streams.queues import StoredQueues, StoredValues
 from broker.streams.range_client import RangeClient
@@ -220,10 +220,11 @@ class Node:
         self.identity = Identity(
             name, product_version(), origin_of(name, StoredValues(self.writer))
         )
-        catalogue = Catalogue(self.store)
+        self._log_keys = LogKeys(self.writer)
+        catalogue = Catalogue(self._log_keys)
         if place is not None:
             epochs = Epochs(cells_directory(data_dir) / FILE, is_first=place.number == 0)
-            catalogue = Catalogue(self.store, place.number, epochs)
+            catalogue = Catalogue(self._log_keys, place.number, epochs)
         access, users, pool = self._make_access(ssrf, allow_anonymous=allow_anonymous)
         hashing = config.get("password_hashing", PasswordHashingSettings)
         self.accounts = Accounts(self.sections.section("accounts"), hashing, pool, self.clock)
@@ -446,7 +447,8 @@ class Node:
 
     def _make_streams(self, catalogue: Catalogue, contributors: Contributors) -> StreamService:
         client = RangeClient(self.ranges.own_access)
-        places = TierPlaces(self.config.get("lake").stores, self.data_dir / "tiers")
+        moves = self.steering is not None and self.steering.place.owners is not None
+        places = TierPlaces(self.config.get("lake").stores, self.data_dir / "tiers", moves)
         streams = StreamService(
             self.writer,
             catalogue,
@@ -480,7 +482,7 @@ class Node:
         place = None if self.steering is None else self.steering.place
         values = StoredValues(self.writer)
         backtest = [sys.executable, "-m", "broker.app.backtest"]
-        queues = StoredQueues(self.writer, self.clock, self.metrics)
+        queues = StoredQueues(self._log_keys, self.clock, self.metrics)
         return Services(
             NodePort(
                 self.identity.name,

@@ -26,7 +26,7 @@ from broker.cluster.steering import Steering
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError, did_you_mean
-from broker.core.hosts import address_text, split_address
+from broker.core.hosts import address_text
 from broker.core.process import keep_files_private
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
@@ -179,9 +179,7 @@ async def start(
         }
     range_server = config.get("range_server", RangeServerSettings)
     if options.place is not None and options.place.is_guest:
-        # the address of the settings is that of a cell at home
-        bind = address_text(split_address(range_server.bind)[0], 0)
-        range_server = range_server.model_copy(update={"advertised_url": None, "bind": bind})
+        range_server = range_server.for_guest()
     ranges = RangesProcess(own_dir, range_server, others)
     await ranges.spawn()
     started.push_async_callback(ranges.stop)

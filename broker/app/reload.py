@@ -162,6 +162,10 @@ class ConfigReload:
             if failed:
                 raise Conflict("; ".join(failed))
 
+    async def committed(self) -> None:
+        """Wait until all that changed here is committed. Raises ``Unavailable``."""
+        await self._node.writer.committed()
+
     async def follow(self, changes: Mapping[str, Mapping[str, Change]] | None, files: str) -> None:
         """Take over changes of objects that another cell has written, by section and name, and else as ``adopt``."""
         if not changes or not changes.keys() <= _reloaded_sections().keys() | {USERS}:

@@ -102,7 +102,7 @@ class Queues:
         """The queue of that name with its records, created if it does not exist. An open queue keeps its bounds.
 
         Raises:
-            broker.core.errors.Unavailable: the store cannot be written, or this node keeps nothing.
+            broker.core.errors.Unavailable: this node keeps nothing.
         """
         raise Unavailable(f"there is no store here to keep the queue {name!r} in")
 

@@ -1,7 +1,8 @@
 """Collections: the values of one kind in the store, by key.
 
-A collection is the only way in which what is not a log reaches the store. Of the three kinds, a ``Collection``
-remembers nothing, a ``LiveCollection`` what waits for its commit, a ``ResidentCollection`` everything.
+A collection is the only way in which what is not a log reaches the store. Of the kinds, a ``Collection`` remembers
+nothing, a ``LiveCollection`` what waits for its commit, a ``ResidentCollection`` everything; a ``RetriedCollection``
+has its changes committed, however often a commit fails.
 """
 
 from __future__ import annotations
@@ -178,6 +179,21 @@ class LiveCollection(Collection[K, V]):
 
     def _decoded(self, data: bytes | None) -> V | None:
         return None if data is None else self._values.decode(data)
+
+
+class RetriedCollection(LiveCollection[K, V]):
+    """A collection whose changes are in each commit group until one of these is committed. So no group is committed
+    without the changes before it, and one that fails takes none of them back."""
+
+    def _seal(self) -> None:
+        for key, changes in self._pending.items():
+            if changes is not self._open:
+                self.put(self._keys.decode(key), self._decoded(changes[key]))
+        super()._seal()
+
+    def _settle(self, changes: _Changes, error: BaseException | None) -> None:
+        if error is None:
+            super()._settle(changes, None)
 
 
 class ResidentCollection(LiveCollection[K, V]):

@@ -169,13 +169,6 @@ class MemoryStore:
     def cursor(self, prefix: bytes) -> KeyCursor:
         return self._keys.cursor(prefix)
 
-    def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        with self._lock:
-            if self._keys.get(key) != expected:
-                return False
-            self._put(key, value)
-            return True
-
     def close(self) -> None:
         """Nothing to release."""
 

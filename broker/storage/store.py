@@ -140,8 +140,5 @@ class Store(Protocol):
     def cursor(self, prefix: bytes) -> KeyCursor:
         """A cursor over the keys that begin with ``prefix``; it has no position before its first ``seek``."""
 
-    def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        """Put (or delete) a key only if it holds ``expected`` now; durable when it returns True."""
-
     def close(self) -> None:
         """Flush and release the files."""

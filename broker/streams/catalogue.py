@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,7 +26,9 @@ from broker.core import jsontext
 from broker.core.errors import AlreadyExists, NotFound
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
-from broker.storage.store import LogShard, Store
+from broker.storage.collection import RAW, RetriedCollection
+from broker.storage.store import Batch, LogShard, Store
+from broker.storage.writer import Writer
 from broker.streams.epochs import Epochs
 from broker.streams.settings import StreamSpec
 from broker.streams.tier.report import Wanted as TierWanted
@@ -84,13 +85,48 @@ class Stream:
         self.filters = tuple(TopicFilter.parse(text) for text in spec.topics)
 
 
-class Catalogue:
-    """The streams there are. Changes are on disk when a call returns, which takes the milliseconds of a commit."""
+class LogKeys(RetriedCollection[bytes, bytes]):
+    """The keys of the store that say which logs there are, of streams and of queues. No call waits for a commit: a
+    change is in the commit group that is gathering, and so with or before the records of its log."""
 
-    def __init__(self, store: Store, cell: int = 0, epochs: Epochs | None = None) -> None:
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(writer, b"", RAW, RAW)
+
+    def scan(self, prefix: bytes) -> Sequence[tuple[bytes, bytes]]:
+        """All keys that begin so and their values, in order, as they were put last."""
+        present = {**dict(self.writer.store.scan(prefix)), **dict(self.waiting())}
+        return sorted(
+            (key, value)
+            for key, value in present.items()
+            if value is not None and key.startswith(prefix)
+        )
+
+    def take_number(self) -> int:
+        """A number for a new log, never given before."""
+        stored = self.get(_NEXT)
+        number = FIRST_STREAM_LOG if stored is None else int(stored)
+        self.put(_NEXT, b"%d" % (number + 1))
+        return number
+
+    def dropping(self) -> Mapping[int, str]:
+        """Logs whose records must be deleted and still exist, with the streams or queues that they belonged to."""
+        return {
+            int(key.removeprefix(_DROPPING)): name.decode() for key, name in self.scan(_DROPPING)
+        }
+
+    def begin_drop(self, log: int, name: str) -> None:
+        """Delete the records of a log in the background; ``name`` is the stream or queue they belonged to."""
+        self.put(_DROPPING + b"%d" % log, name.encode())
+
+
+class Catalogue:
+    """The streams there are. Changes are in the commit group that is gathering when a call returns."""
+
+    def __init__(self, keys: LogKeys, cell: int = 0, epochs: Epochs | None = None) -> None:
         """``cell`` is the number of the cell that has the store: shards of a stream are counted over all cells.
         ``epochs`` are what the cells of several agree on."""
-        self._store = store
+        self._keys = keys
+        self._store = keys.writer.store
         self._cell = cell
         self._epochs = epochs
         self._streams: dict[str, Stream] = {}
@@ -117,24 +153,24 @@ class Catalogue:
 
         Raises:
             AlreadyExists: it is open.
-            broker.core.errors.Unavailable: the store cannot be written.
+            broker.core.errors.Unavailable: the epochs cannot be read or written.
         """
         if spec.name in self._streams:
             raise AlreadyExists("stream", spec.name)
-        stored = self._store.get(_NAMES + spec.name.encode())
+        stored = self._keys.get(_NAMES + spec.name.encode())
         agreed = self._agreed().get(spec.name)
         if stored is not None:
             stored = self._checked(spec.name, stored, agreed)
         if stored is None:
             stored = jsontext.encode(
                 {
-                    "log": take_log_number(self._store),
+                    "log": self._keys.take_number(),
                     "epoch": str(uuid.uuid4()) if agreed is None else agreed,
                     "shards": spec.shards,
                     **({} if agreed is None else {"of": agreed}),
                 }
             )
-            self._store.compare_and_set(_NAMES + spec.name.encode(), None, stored)
+            self._keys.put(_NAMES + spec.name.encode(), stored)
         kept = jsontext.decode(stored)
         self._note(spec.name, kept["epoch"])
         first = self._cell * kept["shards"]
@@ -145,34 +181,20 @@ class Catalogue:
         return stream
 
     def describe(self, stream: Stream, spec: StreamSpec) -> None:
-        """Give a stream a new specification.
-
-        Raises:
-            broker.core.errors.Unavailable: the store cannot be written; the stream keeps the one it has.
-        """
+        """Give a stream a new specification."""
         self._set(INDEXED + b"%d" % stream.log, _index_of(spec, stream))
         self._set(wanted_key(stream.log), _tier_of(spec, stream))
         stream.describe(spec)
 
-    @contextmanager
-    def removal(self, name: str) -> Iterator[None]:
-        """Remove a stream once the block, which takes its specification away, has succeeded; its records are then to be
-        forgotten, see ``dropping``. A process that ends in between leaves it to ``finish_removals``.
+    def remove(self, name: str) -> None:
+        """Remove a stream whose specification is gone; its records are forgotten later, see ``dropping``.
 
         Raises:
             NotFound: there is none of that name.
-            broker.core.errors.Unavailable: the store cannot be written.
+            broker.core.errors.Unavailable: the epochs cannot be written; the stream is removed.
         """
         stream = self.get(name)
-        key = _DROPPING + b"%d" % stream.log
-        self._store.compare_and_set(key, None, name.encode())
-        try:
-            yield
-        except BaseException:
-            self._store.compare_and_set(key, name.encode(), None)
-            raise
-        self._forget_name(name, stream.log)
-        self._forget_copies(stream.log)
+        self._remove(name, stream.log)
         stream.is_gone = True
         del self._streams[name]
         self._note(name, None)
@@ -196,21 +218,19 @@ class Catalogue:
             self._drop_older(name, kept["log"])
             return None
         bound = jsontext.encode({**kept, "of": agreed})
-        self._store.compare_and_set(_NAMES + name.encode(), stored, bound)
+        self._keys.put(_NAMES + name.encode(), bound)
         return bound
 
     def _drop_older(self, name: str, log: int) -> None:
         _log.warning("stream.older_removed", stream=name, reason="it was deleted in the first cell")
-        self._store.compare_and_set(_DROPPING + b"%d" % log, None, name.encode())
-        self._forget_name(name, log)
-        self._forget_copies(log)
+        self._remove(name, log)
 
     def follow(self) -> bool:
         """Remove what the first cell has deleted, or deleted and created again, and open again what it has; true if
         there was such a stream."""
         agreed = self._agreed()
         changed = False
-        for key, stored in list(self._store.scan(_NAMES)):
+        for key, stored in self._keys.scan(_NAMES):
             name = key.removeprefix(_NAMES).decode()
             if name not in agreed:
                 continue
@@ -229,46 +249,41 @@ class Catalogue:
     def finish_removals(self) -> None:
         """After a start, when all specifications are opened: finish, or take back, removals that were cut off."""
         open_logs = {stream.log for stream in self}
-        for key, name in self._store.scan(_DROPPING):
-            log = int(key.removeprefix(_DROPPING))
+        for log, name in self._keys.dropping().items():
             if log in open_logs:
-                self._store.compare_and_set(key, name, None)
+                self._keys.put(_DROPPING + b"%d" % log, None)
             else:
-                self._forget_name(name.decode(), log)
-                self._forget_copies(log)
+                self._remove(name, log)
 
     def undefined(self) -> list[str]:
         """Names of streams that the store holds, and for which no specification was opened."""
-        names = [key.removeprefix(_NAMES).decode() for key, _ in self._store.scan(_NAMES)]
+        names = [key.removeprefix(_NAMES).decode() for key, _ in self._keys.scan(_NAMES)]
         return [name for name in names if name not in self._streams]
 
     def dropping(self) -> list[int]:
         """Logs of removed streams whose records are still there."""
-        return dropping(self._store)
+        return list(self._keys.dropping())
 
     def drop(self, log: int) -> None:
         """Forget the records of a removed stream. Blocking; for the writer thread."""
         self._store.drop(log)
-        key = _DROPPING + b"%d" % log
-        self._store.compare_and_set(key, self._store.get(key), None)
+        self._store.commit(Batch(puts={_DROPPING + b"%d" % log: None}))
 
-    def _forget_name(self, name: str, log: int) -> None:
+    def _remove(self, name: str, log: int) -> None:
+        """Forget the name of a log, and have its records, its index and the objects of its tier removed."""
+        self._keys.begin_drop(log, name)
         key = _NAMES + name.encode()
-        stored = self._store.get(key)
+        stored = self._keys.get(key)
         if stored is not None and jsontext.decode(stored)["log"] == log:
-            self._store.compare_and_set(key, stored, None)
-
-    def _forget_copies(self, log: int) -> None:
-        """Schedule the removal of the index of a removed stream, and of the objects of its tier."""
+            self._keys.put(key, None)
         self._set(INDEXED + b"%d" % log, None)
-        if stored := self._store.get(wanted_key(log)):
+        if stored := self._keys.get(wanted_key(log)):
             removed = msgspec.structs.replace(unpack_wanted(stored), is_removed=True)
             self._set(wanted_key(log), msgspec.json.encode(removed))
 
     def _set(self, key: bytes, value: bytes | None) -> None:
-        stored = self._store.get(key)
-        if stored != value:
-            self._store.compare_and_set(key, stored, value)
+        if self._keys.get(key) != value:
+            self._keys.put(key, value)
 
 
 def _index_of(spec: StreamSpec, stream: Stream) -> bytes | None:
@@ -306,22 +321,3 @@ def stored_streams(store: Store) -> Iterator[tuple[str, int, int]]:
     for key, value in store.scan(_NAMES):
         kept = jsontext.decode(value)
         yield key.removeprefix(_NAMES).decode(), kept["log"], kept["shards"]
-
-
-def take_log_number(store: Store) -> int:
-    """A number for a new log, never given before."""
-    while True:
-        stored = store.get(_NEXT)
-        number = FIRST_STREAM_LOG if stored is None else int(stored)
-        if store.compare_and_set(_NEXT, stored, b"%d" % (number + 1)):
-            return number
-
-
-def dropping(store: Store) -> list[int]:
-    """Logs whose records must be deleted and still exist."""
-    return [int(key.removeprefix(_DROPPING)) for key, _ in store.scan(_DROPPING)]
-
-
-def begin_drop(store: Store, log: int, name: str) -> None:
-    """Delete the records of a log in the background; ``name`` is the stream they belonged to."""
-    store.compare_and_set(_DROPPING + b"%d" % log, None, name.encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from broker.core.clock import Clock
@@ -138,9 +137,8 @@ class Maintenance:
         """Forget the records of streams that were removed."""
         removed = self._catalogue.dropping()
         if removed:
-            with suppress(Unavailable):
-                # records appended before the removal would bring the log back
-                await self._writer.committed()
+            # records appended before the removal would bring the log back
+            await self._writer.committed()
         for log in removed:
             await self._on_thread(functools.partial(self._drop, log))
 

@@ -28,7 +28,7 @@ from broker.observe.metrics import Metrics
 from broker.storage.collection import RAW, TEXT, Collection
 from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
-from broker.streams.catalogue import begin_drop, dropping, take_log_number
+from broker.streams.catalogue import LogKeys
 
 if TYPE_CHECKING:
     from broker.storage import records
@@ -263,13 +263,13 @@ class StoredQueue:
 class StoredQueues(Queues):
     """Queues in the node's store."""
 
-    def __init__(self, writer: Writer, clock: Clock, metrics: Metrics) -> None:
-        self._writer = writer
-        self._store = writer.store
+    def __init__(self, keys: LogKeys, clock: Clock, metrics: Metrics) -> None:
+        self._keys = keys
+        self._writer = keys.writer
         self._clock = clock
         self._metrics = metrics
         self._queues: dict[str, StoredQueue] = {}
-        writer.before_commit(self._seal)
+        self._writer.before_commit(self._seal)
 
     def open(self, name: str, *, max_records: int, max_bytes: int) -> StoredQueue:
         """The queue of that name with its records, created if it does not exist."""
@@ -294,42 +294,41 @@ class StoredQueues(Queues):
     def names(self, prefix: str) -> Sequence[str]:
         """The queues there are whose names begin so."""
         self._finish_removals()
-        entries = self._store.scan(_NAMES + prefix.encode())
+        entries = self._keys.scan(_NAMES + prefix.encode())
         return [key.removeprefix(_NAMES).decode() for key, _ in entries]
 
     def remove(self, name: str) -> int:
         """Forget a queue with all it holds; how many records that were."""
-        if self._store.get(_NAMES + name.encode()) is None:
+        if self._keys.get(_NAMES + name.encode()) is None:
             return 0
         queue = self._queues.pop(name, None) or self.open(name, max_records=1, max_bytes=1)
         self._queues.pop(name, None)
         queue.is_gone = True
         lost = queue.records
         self._metrics.remove(queue=name)
-        begin_drop(self._store, queue.log, name)
+        self._keys.begin_drop(queue.log, name)
         self._forget(name, queue.log)
         return lost
 
     def _log_of(self, name: str) -> int:
         self._finish_removals()
         key = _NAMES + name.encode()
-        stored = self._store.get(key)
+        stored = self._keys.get(key)
         if stored is None:
-            stored = b"%d" % take_log_number(self._store)
-            self._store.compare_and_set(key, None, stored)
+            stored = b"%d" % self._keys.take_number()
+            self._keys.put(key, stored)
         return int(stored)
 
     def _finish_removals(self) -> None:
         """A process that ended in the middle of a removal left the name to a log that is being dropped."""
-        gone = set(dropping(self._store))
-        if gone:
-            for key, log in self._store.scan(_NAMES):
+        if gone := self._keys.dropping():
+            for key, log in self._keys.scan(_NAMES):
                 if int(log) in gone:
                     self._forget(key.removeprefix(_NAMES).decode(), int(log))
 
     def _forget(self, name: str, log: int) -> None:
         for key in (_NAMES + name.encode(), _key(log)):
-            self._store.compare_and_set(key, self._store.get(key), None)
+            self._keys.put(key, None)
 
     def _seal(self) -> None:
         for queue in self._queues.values():

@@ -125,7 +125,8 @@ class RangesProcess:
     def url(self) -> str:
         """Address at which readers reach it."""
         scheme = "http" if self._settings.certfile is None else "https"
-        return self._settings.advertised_url or f"{scheme}://{address_text(*self.address)}"
+        url = self._settings.advertised_url or f"{scheme}://{address_text(*self.address)}"
+        return f"{url[:-1]}{self.address[1]}" if url.endswith(":0") else url
 
     def access(self, log: int, until_s: float = inf, machine: int | None = None) -> dict[str, str]:
         """Address and credentials for ranges of a log: ``ranges_url`` and ``ticket``, which is good until

@@ -271,8 +271,7 @@ class StreamService(Contributor):
         try:
             self._section.save({parsed.name: _spec_of(stream)})
         except SluiceError:
-            with self._catalogue.removal(parsed.name):
-                pass
+            self._catalogue.remove(parsed.name)
             raise
         self._plans.invalidate()
         return self._show(stream)
@@ -304,8 +303,8 @@ class StreamService(Contributor):
         if users := self._users(name):
             raise InUse("stream", name, users)
         saving()
-        with self._catalogue.removal(name):
-            self._section.save({name: None})
+        self._section.save({name: None})
+        self._catalogue.remove(name)
         self.tiers.forget(stream)
         self._rates.pop(name, None)
         self._plans.invalidate()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
-from broker.core.hosts import checked_address, is_loopback, split_address
+from broker.core.hosts import address_text, checked_address, is_loopback, split_address
 from broker.core.topic import TopicFilter
 
 _NAME: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
@@ -165,6 +166,15 @@ class RangeServerSettings(Settings):
     def address(self) -> tuple[str, int]:
         """Host and port."""
         return split_address(self.bind)
+
+    def for_guest(self) -> Self:
+        """The settings of a cell of another machine, whose range server takes any port, since the one here is that of a
+        cell at home. Readers reach it at the same host: the port 0 of ``advertised_url`` is the one that it takes."""
+        update: dict[str, Any] = {"bind": address_text(self.address[0], 0)}
+        if self.advertised_url is not None:
+            url = urlsplit(self.advertised_url)
+            update["advertised_url"] = f"{url.scheme}://{address_text(url.hostname or '', 0)}"
+        return self.model_copy(update=update)
 
 
 class StreamSpec(Settings):

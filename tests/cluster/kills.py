@@ -26,8 +26,7 @@ from broker.codec.packets import Connect, Publish, SubscriptionRequest
 from broker.core import reason
 from broker.core.cells import Place
 from broker.storage.rocksdb.store import RocksStore
-from broker.streams.catalogue import Catalogue
-from broker.streams.settings import StreamSpec
+from broker.streams.catalogue import stored_streams
 from tests.end_to_end.kills import DEADLINE_S, World
 from tests.end_to_end.memories import (
     BrokenPromise,
@@ -471,7 +470,7 @@ def rows(data_dir: Path, cells: int) -> Counter[bytes]:
     for cell in range(cells):
         store = RocksStore(cell_directory(data_dir, cell), "os")
         try:
-            log = Catalogue(store).open(StreamSpec(name=ROWS)).log
+            log = next(log for name, log, _ in stored_streams(store) if name == ROWS)
             for shard in (shard for shard in store.shards() if shard.log == log):
                 position = 0
                 while part := store.read(shard, position, 1000):

@@ -34,8 +34,13 @@ class Front:
         self.files_digest = ""
         self.looks: list[Mapping[int, int]] = []
         self.reads_slowly: asyncio.Event | None = None
+        self.fails = 0
+        self.config = self.new_config()
+
+    def new_config(self) -> cell_config.ConfigOfCells:
+        """That of a process which has just started."""
         calls: Any = self
-        self.config = cell_config.ConfigOfCells(Place(0, 3, Path()), calls, self, self, calls)
+        return cell_config.ConfigOfCells(Place(0, 3, Path()), calls, self, self, calls)
 
     @contextmanager
     def noting(self) -> Iterator[list[int]]:
@@ -53,11 +58,18 @@ class Front:
     async def adopt(self) -> None:
         """The front itself takes the file over."""
 
+    async def committed(self) -> None:
+        """What the front itself has changed is in its store before others have it."""
+        assert all(taken < self.file for taken in self.taken.values())
+
     async def look(self) -> None:
         """Streams ask for the positions of all cells."""
         self.looks.append(dict(self.taken))
 
     async def ask(self, cell: int, *_: Any, body: bytes, **__: Any) -> Reply | Away:
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("a bug")
         if cell in self.away:
             return Away(cell, "no answer")
         read = self.file
@@ -118,3 +130,23 @@ async def test_a_cell_that_was_behind_forgets_a_change_that_another_one_refused(
     reads.set()
     await until(lambda: not front.config._behind)
     assert front.taken == {1: 1, 2: 1}
+
+
+@on_loop
+async def test_a_change_reaches_all_cells_when_the_front_ended_before_they_had_it() -> None:
+    front = Front()
+    front.file = 1  # saved, and then it was killed
+    config = front.new_config()
+    config.start()
+    await until(lambda: front.taken == {1: 1, 2: 1})
+    config.stop()
+
+
+@on_loop
+async def test_a_cell_is_asked_again_after_an_error(short_waits: None) -> None:
+    front = Front()
+    front.file, front.fails = 1, 3
+    front.config.start()
+    await until(lambda: front.taken == {1: 1, 2: 1})
+    await until(lambda: not front.config._behind)
+    front.config.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from broker.core.errors import Conflict
 from tests.cluster.cells import Cells, live, running
 from tests.end_to_end.clients import Client
 from tests.support.local_node import sluice
+from tests.support.mqtt_server import on_loop
 from tests.support.node import TOKEN, eventually
 from ui.api.cell_calls import ACTOR_HEADER, header_of_actor
 from ui.api.cell_figures import FIGURES_HEADER, as_one
@@ -398,7 +400,8 @@ def test_metrics_have_the_label_of_their_cell(cells: Cells, devices: list[str]) 
 
 def test_lines_of_metrics_keep_their_labels() -> None:
     own = '# HELP m_total it\n# TYPE m_total counter\nm_total{cell="1",who="a \\"}{ b"} 3\nm_total 1\n'
-    text = labelled_metrics({0: own, 1: "# TYPE m_total counter\nm_total 2.5\nnonsense\n"}, 3)
+    other = "# TYPE m_total counter\nm_total 2.5\nnonsense\n"
+    text = asyncio.run(labelled_metrics({0: own, 1: other}, 3))
     (up, family) = text_string_to_metric_families(text)
     assert [(sample.labels["cell"], sample.value) for sample in up.samples] == [
         ("0", 1),
@@ -411,6 +414,18 @@ def test_lines_of_metrics_keep_their_labels() -> None:
         ({"cell": "1"}, 2.5),
     ]
     assert text.count("# TYPE m_total") == 1
+
+
+@on_loop
+async def test_others_have_their_turn_while_metrics_of_many_cells_are_joined() -> None:
+    text = "".join(f'# TYPE m{n} gauge\nm{n}{{who="a"}} {n}\n' for n in range(1000))
+    turns = 0
+    joining = asyncio.create_task(labelled_metrics(dict.fromkeys(range(16), text), 16))
+    while not joining.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 4
+    assert joining.result().count("m999{") == 16
 
 
 def test_a_tail_has_the_messages_of_all_cells(cells: Cells) -> None:

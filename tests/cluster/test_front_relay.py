@@ -6,12 +6,16 @@ import asyncio
 import socket
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from broker.admin.api_settings import ApiSettings
+from broker.app.api import Api
 from broker.cluster.channel import bind
 from broker.cluster.front_relay import FrontRelay
-from broker.core.cells import Place
+from broker.core.cells import Machine, Place
 from broker.core.relayed import FRONT_SOCKET
 
 
@@ -107,3 +111,13 @@ def test_probes_are_answered_for_this_machine(
         await relay.stop()
 
     asyncio.run(test())
+
+
+def test_the_first_cell_on_another_machine_has_an_address_for_the_lake_job(tmp_path: Path) -> None:
+    machines = [Machine("a", "", 0, 0, 1), Machine("b", "", 0, 1, 1)]
+    node: Any = SimpleNamespace(api_settings=ApiSettings())
+    api = Api(node, None, Place(0, 2, tmp_path, machines, machine="b", owners=[1, 1]))  # type: ignore[arg-type]  # not begun
+    host, port = api.local_address
+    socket.create_connection((host, port)).close()
+    asyncio.run(api.stop())
+    assert (host, api.address) == ("127.0.0.1", ("", 0))

@@ -39,9 +39,9 @@ from broker.core.topic_keys import topic_of
 from broker.routing.retained_store import EXPIRY_PREFIX
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard
-from broker.streams.catalogue import Catalogue
 from broker.streams.settings import StreamSpec
 from tests.cluster.test_links import publish
+from tests.support.catalogues import catalogue_of
 from tests.support.linked_cells import Cell, linked
 from tests.support.mqtt_server import MovedClock, on_loop
 from tests.support.node import Node
@@ -401,7 +401,7 @@ def test_a_cell_with_records_and_rows_of_its_own_is_not_removed(
     resize(data_dir, 2)
     record = StreamRecord(1, "t", b"x", 0, False, "c")
     store = RocksStore(cell_directory(data_dir, 1))
-    stream = Catalogue(store).open(StreamSpec(name="all", topics=["#"]))
+    stream = catalogue_of(store, StreamSpec(name="all", topics=["#"])).get("all")
     store.commit(Batch({stream.shards[0]: [record]}, {b"queues/by-name/actions/http:a": b"99"}))
     store.commit(Batch({LogShard(99): [record]}))
     store.close()

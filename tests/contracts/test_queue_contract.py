@@ -17,9 +17,11 @@ from broker.core.stream import StreamRecord
 from broker.observe.metrics import Metrics
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
-from broker.storage.store import LogShard, Store
+from broker.storage.store import Batch, Committed, LogShard, Store
 from broker.storage.writer import Writer
+from broker.streams.catalogue import LogKeys
 from broker.streams.queues import StoredQueue, StoredQueues
+from tests.support.held_log import HeldLog
 
 ROWS = LogShard(9)
 
@@ -36,7 +38,7 @@ class Keeper:
         if self.store is None:
             self.store = self._make()
         writer = Writer(self.store, asyncio.get_running_loop())
-        return StoredQueues(writer, SystemClock(), self.metrics), writer
+        return StoredQueues(LogKeys(writer), SystemClock(), self.metrics), writer
 
     async def reopened(self, writer: Writer) -> tuple[StoredQueues, Writer]:
         await writer.close()
@@ -173,7 +175,7 @@ def test_a_failed_commit_loses_the_group_and_the_reader_goes_back() -> None:
     async def check() -> None:
         store = Failing()
         writer = Writer(store, asyncio.get_running_loop())
-        queue = opened(StoredQueues(writer, SystemClock(), Metrics()))
+        queue = opened(StoredQueues(LogKeys(writer), SystemClock(), Metrics()))
         queue.append(b"1")
         await queue.committed()
         [(offset, _)] = await queue.read(10, 100)
@@ -328,6 +330,59 @@ def test_pieces_of_any_size_are_in_order_wherever_the_reader_goes_back_to(
                     done += queue.drop_oldest(chance.randint(0, 20))
                     await queue.committed()
                     next_offset = max(next_offset, done)
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_queue_is_made_and_removed_while_a_commit_waits(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = HeldLog()
+        keeper = Keeper(lambda: RocksStore(tmp_path, log=log))
+        queues, writer = keeper.queues()
+        first = opened(queues)
+        first.append(b"1")
+        await first.committed()
+        async with log.held():
+            writer.touch()
+            await log.asked()
+            assert queues.remove("rules/a") == 1
+            second = opened(queues)
+            second.append(b"2")
+            assert (second.log, second.records) == (first.log + 1, 1)
+            assert list(queues.names("")) == ["rules/a"]
+        await second.committed()
+        queues, writer = await keeper.reopened(writer)
+        assert numbers(await opened(queues).read(9, 1 << 20)) == [2]
+        await writer.close()
+        assert keeper.store is not None
+        keeper.store.close()
+
+    asyncio.run(check())
+
+
+def test_a_queue_is_there_after_its_first_group_failed(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        commit, failures = writer.store.commit, iter([True])
+
+        def failing(batch: Batch) -> Committed:
+            if next(failures, False):
+                raise Unavailable("disk full")
+            return commit(batch)
+
+        monkeypatch.setattr(writer.store, "commit", failing)
+        queue = opened(queues)
+        queue.append(b"1")
+        with pytest.raises(Unavailable):
+            await queue.committed()
+        queue.append(b"2")
+        await queue.committed()
+        queues, writer = await keeper.reopened(writer)
+        assert opened(queues).log == queue.log
+        assert numbers(await opened(queues).read(9, 1 << 20)) == [2]
         await writer.close()
 
     asyncio.run(check())

@@ -213,16 +213,6 @@ def test_a_cursor_passes_each_key_once_while_a_thread_commits_others(store: Stor
         writer.join()
 
 
-def test_compare_and_set_changes_only_what_is_expected(store: Store) -> None:
-    assert store.compare_and_set(b"k", None, b"1")
-    assert not store.compare_and_set(b"k", None, b"2")
-    assert not store.compare_and_set(b"k", b"0", b"2")
-    assert store.compare_and_set(b"k", b"1", b"2")
-    assert store.get(b"k") == b"2"
-    assert store.compare_and_set(b"k", b"2", None)
-    assert store.get(b"k") is None
-
-
 def test_the_directory_lists_frames(store: Store) -> None:
     append(store, LOG, record(0, 10), record(1, 30))
     append(store, LOG, record(2, 20))

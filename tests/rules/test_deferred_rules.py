@@ -18,6 +18,7 @@ from broker.observe.metrics import Metrics
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed, LogShard
 from broker.storage.writer import Writer
+from broker.streams.catalogue import LogKeys
 from broker.streams.queues import StoredQueues
 from rules.deferred import Bounds, Deferrals
 from rules.functions.library import standard
@@ -74,7 +75,7 @@ class World:
         self.store, self.metrics = store or Store(), Metrics()
         self.writer = Writer(self.store, asyncio.get_running_loop())
         self.rule = Rule(self.writer)
-        queues = StoredQueues(self.writer, SystemClock(), self.metrics)
+        queues = StoredQueues(LogKeys(self.writer), SystemClock(), self.metrics)
         self.deferrals = Deferrals("n", queues, WorkerPool(1), Bounds(most, 1 << 20), self.metrics)
         self.deferrals.use([self.rule], ["r"])
         self.deferrals.begin()

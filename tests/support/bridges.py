@@ -41,6 +41,7 @@ from broker.core.stage import Outcome
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Store
 from broker.storage.writer import Writer
+from broker.streams.catalogue import LogKeys
 from broker.streams.queues import StoredQueues, StoredValues
 from tests.support.features import make_services
 from tests.support.waiting import until
@@ -256,7 +257,7 @@ class Bridges:
         self.clock = HastyClock()
         self.services = make_services(self.sections, self.clock)
         self.services.storage.queues = StoredQueues(
-            self.writer, self.services.node.clock, self.services.monitoring.metrics
+            LogKeys(self.writer), self.services.node.clock, self.services.monitoring.metrics
         )
         self.services.storage.values = StoredValues(self.writer)
         self.services.node.data_dir = data_dir

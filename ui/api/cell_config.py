@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, Protocol
 
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from broker.admin.rights import Actor
 from broker.core import jsontext
 from broker.core.cells import Place
-from broker.core.errors import Conflict
+from broker.core.errors import Conflict, Unavailable
 from broker.core.objects import SavedObject
 from broker.core.signals import Signal
 from broker.observe.log import get_logger
@@ -50,10 +50,13 @@ class Adopts(Protocol):
 
     async def adopt(self) -> None: ...
 
+    async def committed(self) -> None: ...
+
 
 class ConfigOfCells:
     """Changes of saved values, in all cells or in none. ``file`` is the front's, and ``reload`` takes over its content.
-    A cell that is away takes it over when it is back."""
+    A cell that is away takes it over when it is back, and every cell does when the front starts: it may have ended
+    before all had a change."""
 
     def __init__(
         self,
@@ -75,8 +78,9 @@ class ConfigOfCells:
         self._changing = asyncio.Lock()
 
     def start(self) -> None:
-        """Follow the file."""
+        """Follow the file, and let others take over what it holds."""
         self._file.on_change.connect(self._saved_otherwise)
+        self._follow(self._others)
 
     def stop(self) -> None:
         """Ask no more. May be called twice."""
@@ -99,6 +103,9 @@ class ConfigOfCells:
                     raise
             if not replaced:
                 return response
+            # else others could have a stream that the front, when it was killed, does not know
+            with suppress(Unavailable):
+                await self._reload.committed()
             behind = list(self._behind)
             there = [cell for cell in self._others if cell not in behind]
             changes = self._file.changes_of(replaced)
@@ -158,7 +165,11 @@ class ConfigOfCells:
     async def _until_adopted(self, cell: int) -> None:
         while cell in self._missed:
             self._missed.discard(cell)
-            answer = await self._adopt(cell)
+            try:
+                answer = await self._adopt(cell)
+            except Exception as error:  # noqa: BLE001  a bug: the cell is asked again all the same
+                _log.exception("cells.configuration_not_sent", cell=cell)
+                answer = Away(cell, str(error))
             if isinstance(answer, Away):
                 self._missed.add(cell)
                 await asyncio.sleep(_AGAIN_S)

@@ -147,7 +147,12 @@ class JobsOfCells:
                 for cell in self._place.others
             )
         )
-        begun = [answer.cell for answer in answers if isinstance(answer, Reply) and answer.is_good]
+        jobs = {
+            answer.cell: answer.value
+            for answer in answers
+            if isinstance(answer, Reply) and answer.is_good
+        }
+        begun = list(jobs)
         failed = [
             answer
             for answer in answers
@@ -172,14 +177,15 @@ class JobsOfCells:
         except SluiceError:
             await self._cancel_job(id, begun)
             raise
-        parts = await self._parts(id, begun)
-        while is_waited and not all(map(is_over, parts)):
-            await asyncio.sleep(_JOB_STEP_S)
-            parts = await self._parts(id, begun)
         if not is_waited:
-            started = Json(jsontext.encode(joined([*([own] if own else []), *parts])), 202)
+            parts = [*([own] if own else []), *jobs.values()]
+            started = Json(jsontext.encode(joined(parts)), 202)
             started.headers["Location"] = f"{JOBS_PATH}/{id}"
             return started
+        parts = await self._parts(id, begun)
+        while not all(map(is_over, parts)):
+            await asyncio.sleep(_JOB_STEP_S)
+            parts = await self._parts(id, begun)
         if lost := next((part for part in parts if part["state"] != "done"), None):
             raise SluiceError(lost["error"] or f"the job was {lost['state']} in a cell")
         done = [*([own] if own else []), *(part["result"] for part in parts)]

@@ -111,7 +111,7 @@ class Faces:
         for answer in answers:
             if isinstance(answer, Reply) and answer.is_good:
                 texts[answer.cell] = answer.body.decode()
-        return labelled_metrics(texts, self.place.count)
+        return await labelled_metrics(texts, self.place.count)
 
     def watched(
         self, target: str, sums: Sequence[str], own: Callable[[], Any]

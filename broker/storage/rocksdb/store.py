@@ -265,13 +265,6 @@ class RocksStore:
         start = keys.user_key(prefix)
         return _UserCursor(self._db.cursor(start, _after(start)))
 
-    def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        with self._changing:
-            if self.get(key) != expected:
-                return False
-            self.commit(Batch(puts={key: value}))
-            return True
-
     def entries(self, *, messages: bool) -> Iterator[tuple[bytes, bytes]]:
         """All keys and values as of the call, for ``filled``. Without ``messages``, logs are empty and continue at
         their next offset."""

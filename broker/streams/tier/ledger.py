@@ -144,8 +144,8 @@ class TierLedger:
         tier = stream.spec.tier
         key = report.unread_key(stream.log)
         value = msgspec.json.encode(dict(unread))
-        if (stored := self._store.get(key)) != value:
-            self._store.compare_and_set(key, stored, value)
+        if self._store.get(key) != value:
+            self._store.commit(Batch(puts={key: value}))
         if tier is None or tier.retention == float("inf"):
             return 0.0
         oldest_us = self._clock.now_ns() / 1000 - tier.retention * 1_000_000

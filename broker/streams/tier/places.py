@@ -15,10 +15,12 @@ from broker.config.secret_text import with_references
 
 @dataclass(frozen=True, slots=True)
 class TierPlaces:
-    """The object stores, and the directory besides those of ``allowed.directories``."""
+    """The object stores, and the directory besides those of ``allowed.directories``. ``moves``: whether other machines
+    take the cell over, which have another data directory."""
 
     stores: Sequence[StoreSettings] = ()
     own: Path = Path("tiers")
+    moves: bool = False
 
     def problem(self, url: str) -> str | None:
         """Reason why no tier can be at a URL or path, None if one can."""
@@ -27,9 +29,14 @@ class TierPlaces:
         if "://" in url:
             return url_problem(url, self.stores)
         try:
-            allowed().directory(Path(url), self.own)
+            directory = allowed().directory(Path(url), self.own)
         except NotAllowed as error:
             return str(error)
+        if self.moves and directory.is_relative_to(self.own.parent.resolve()):
+            return (
+                "expected an object store, or a directory of allowed.directories that all machines share, got "
+                f"{url}: the data directory stays behind when another machine runs the cell"
+            )
         return None
 
     def for_child(self) -> list[dict[str, Any]]:

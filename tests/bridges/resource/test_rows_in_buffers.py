@@ -18,6 +18,7 @@ from broker.core.message import Message
 from broker.observe.metrics import Metrics
 from broker.storage.memory import MemoryStore
 from broker.storage.writer import Writer
+from broker.streams.catalogue import LogKeys
 from broker.streams.queues import StoredQueues
 from rules.sql.values import UNDEFINED, Bits
 from tests.support.examples import examples
@@ -79,7 +80,7 @@ def test_rows_from_memory_are_those_from_disk(
 ) -> None:
     async def check() -> None:
         writer = Writer(MemoryStore(), asyncio.get_running_loop())
-        queue = StoredQueues(writer, SystemClock(), Metrics()).open(
+        queue = StoredQueues(LogKeys(writer), SystemClock(), Metrics()).open(
             "rows", max_records=1000, max_bytes=1 << 20
         )
         buffer = DiskBuffer(Bounds(1000, 1 << 20, False), SystemClock(), lambda *_: None, queue)
@@ -108,7 +109,7 @@ def test_rows_from_memory_are_those_from_disk(
 def test_what_cannot_be_kept_is_refused() -> None:
     async def check() -> None:
         writer = Writer(MemoryStore(), asyncio.get_running_loop())
-        queue = StoredQueues(writer, SystemClock(), Metrics()).open(
+        queue = StoredQueues(LogKeys(writer), SystemClock(), Metrics()).open(
             "rows", max_records=1000, max_bytes=1 << 20
         )
         buffer = DiskBuffer(Bounds(1000, 1 << 20, False), SystemClock(), lambda *_: None, queue)

@@ -16,6 +16,7 @@ from broker.storage.collection import (
     Collection,
     LiveCollection,
     ResidentCollection,
+    RetriedCollection,
 )
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed
@@ -44,7 +45,7 @@ class FailingStore(MemoryStore):
         self._fails = iter(fails)
 
     def commit(self, batch: Batch) -> Committed:
-        if next(self._fails):
+        if next(self._fails, False):
             raise Unavailable("disk full")
         return super().commit(batch)
 
@@ -116,6 +117,52 @@ def test_a_collection_has_what_was_put_and_the_store_what_was_committed(
         restarted = ResidentCollection(writer, b"resident/", TEXT, NUMBERS)
         restarted.load()
         assert {key: restarted.get(key) for key in restarted} == committed
+        await writer.close()
+
+    run(main())
+
+
+@given(groups, st.booleans())
+@example([([("a", 1)], True), ([("b", 2)], False)], True)
+def test_each_group_that_is_committed_has_all_retried_changes_before_it(
+    plan: list[Group], overlaps: bool
+) -> None:
+    async def main() -> None:
+        store = FailingStore([fails for _, fails in plan] + [False] * len(plan))
+        writer = Writer(store, asyncio.get_running_loop())
+        retried = RetriedCollection(writer, b"r/", TEXT, NUMBERS)
+        values: dict[str, int] = {}
+        sealed: list[dict[str, int]] = []
+        commit, differing = store.commit, list[object]()
+
+        def seal() -> None:
+            writer.put(b"group", b"%d" % len(sealed))
+            sealed.append(dict(values))
+
+        def checked(batch: Batch) -> Committed:
+            committed = commit(batch)
+            expected = sealed[int(batch.puts[b"group"] or 0)]
+            if (stored := dict(retried.stored())) != expected:
+                differing.append((stored, expected))
+            return committed
+
+        writer.before_commit(seal)
+        store.commit = checked  # type: ignore[method-assign]  # looks at what each leaves behind
+        for number, (changes, _) in enumerate(plan):
+            apply(values, changes)
+            for key, value in changes:
+                retried.put(key, value)
+                assert retried.get(key) == value
+            if overlaps and number % 2 == 0:
+                await asyncio.sleep(0)
+            else:
+                await settled(writer)
+        await settled(writer)
+        while retried.waiting_count:
+            writer.touch()
+            await settled(writer)
+        assert dict(retried.stored()) == values
+        assert differing == []
         await writer.close()
 
     run(main())

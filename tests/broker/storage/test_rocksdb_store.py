@@ -378,8 +378,8 @@ def apply(store: RocksStore, model: Model, step: Step) -> None:
         model.keys[key] = b"%d" % number
         store.commit(Batch(puts={key: b"%d" % number}))
     elif action == "delete":
-        expected = model.keys.pop(key, None)
-        assert store.compare_and_set(key, expected, None)
+        model.keys.pop(key, None)
+        store.commit(Batch(puts={key: None}))
     elif action == "trim":
         store.trim(shard, number)
         first = store.range_of(shard).first_offset

@@ -465,6 +465,25 @@ def test_settings_that_cannot_work(members: dict[str, Any], wrong: str) -> None:
         RangeServerSettings(**members)
 
 
+@pytest.mark.parametrize(
+    ("advertised", "readers_use"),
+    [
+        ("https://b.example:18084/", "https://b.example:{port}"),
+        ("https://b.example", "https://b.example:{port}"),
+        ("https://[fd00::2]:18084", "https://[fd00::2]:{port}"),
+        (None, "http://127.0.0.1:{port}"),
+    ],
+)
+def test_readers_of_a_cell_of_another_machine_get_the_host_of_this_one(
+    store: RocksStore, tmp_path: Path, advertised: str | None, readers_use: str
+) -> None:
+    append(store, 0)
+    settings = RangeServerSettings(bind="127.0.0.1:1", advertised_url=advertised).for_guest()
+    with running(tmp_path, settings) as server:
+        _, port = server.ranges.address
+        assert server.ranges.url == readers_use.format(port=port)
+
+
 def test_a_certificate_that_cannot_be_used_is_reported_at_the_start(tmp_path: Path) -> None:
     settings = RangeServerSettings(
         certfile=str(tmp_path / "none.pem"), keyfile=str(tmp_path / "none.key")

@@ -18,7 +18,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, Store
 from broker.storage.writer import Writer
-from broker.streams.catalogue import Catalogue
+from broker.streams.catalogue import Catalogue, LogKeys
 from broker.streams.settings import StreamSpec
 
 RECORDS = 3000
@@ -28,7 +28,8 @@ class Made:
     """A stream ``raw`` of two shards with records on two topics, an empty stream ``copy``, and the replays."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.catalogue = store, Catalogue(store)
+        self.store, self.writer = store, Writer(store, asyncio.get_running_loop())
+        self.catalogue = Catalogue(LogKeys(self.writer))
         raw = self.catalogue.open(StreamSpec(name="raw", topics=["#"], shards=2))
         self.copy = self.catalogue.open(StreamSpec(name="copy", topics=["none"], shards=1))
         if not store.range_of(raw.shards[0]).next_offset:
@@ -37,7 +38,6 @@ class Made:
                 record = StreamRecord(number + 1, f"t/{number % 3}", b"%d" % number, 1, False, "c")
                 batch.appends.setdefault(raw.shards[number % 2], []).append(record)
             store.commit(batch)
-        self.writer = Writer(store, asyncio.get_running_loop())
         none = cast(Any, None)
         self.replays = StreamReplays(
             self.catalogue,
@@ -161,8 +161,7 @@ def test_a_stream_that_is_deleted_ends_its_replay_with_the_reason(store: Store) 
     async def check() -> None:
         made = Made(store)
         id = await made.start(rate=1000)
-        with made.catalogue.removal("raw"):
-            pass
+        made.catalogue.remove("raw")
         with pytest.raises(SluiceError, match="'raw' was deleted"):
             await made.replays.over(id)
         assert made.replays.known()[0]["state"] == "failed"

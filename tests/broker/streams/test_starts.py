@@ -9,9 +9,9 @@ from broker.core.stream import StreamRecord
 from broker.core.topic import TopicFilter
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch
-from broker.streams.catalogue import Catalogue
 from broker.streams.settings import StreamSpec
 from broker.streams.starts import StreamStarts
+from tests.support.catalogues import catalogue_of
 from tests.support.mqtt_server import MovedClock
 
 HOUR_US = 3_600_000_000
@@ -21,9 +21,12 @@ HOUR_US = 3_600_000_000
 def starts() -> StreamStarts:
     """A stream ``meters`` of ten records, one an hour, the last one now; and one of two shards."""
     store, clock = MemoryStore(), MovedClock()
-    catalogue = Catalogue(store)
-    [shard] = catalogue.open(StreamSpec(name="meters", topics=["meters/#", "$own/x"])).shards
-    catalogue.open(StreamSpec(name="wide", topics=["#"], shards=2))
+    catalogue = catalogue_of(
+        store,
+        StreamSpec(name="meters", topics=["meters/#", "$own/x"]),
+        StreamSpec(name="wide", topics=["#"], shards=2),
+    )
+    [shard] = catalogue.get("meters").shards
     now_us = clock.now_ns() // 1000
     records = [
         StreamRecord(now_us - (9 - n) * HOUR_US, "meters/a", b"", 1, False, "p") for n in range(10)

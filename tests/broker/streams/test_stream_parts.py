@@ -20,11 +20,12 @@ from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender, StreamTraces
-from broker.streams.catalogue import Catalogue
+from broker.streams.catalogue import Catalogue, LogKeys
 from broker.streams.frame_sizes import SMALL_RECORDS
 from broker.streams.maintenance import Sealer, enforce
 from broker.streams.reader import StreamReader
 from broker.streams.settings import Retention, StreamSpec
+from tests.support.catalogues import catalogue_of
 
 LOG = LogShard(16)
 DAY_US = 86_400_000_000
@@ -46,54 +47,46 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def test_log_numbers_begin_at_16_and_are_never_reused(store: Store) -> None:
-    catalogue = Catalogue(store)
-    first = catalogue.open(spec("a"))
-    with catalogue.removal("a"):
-        pass
-    second = catalogue.open(spec("a"))
+    catalogue = catalogue_of(store, spec("a"))
+    first = catalogue.get("a")
+
+    def change(catalogue: Catalogue) -> None:
+        catalogue.remove("a")
+        with pytest.raises(NotFound):
+            catalogue.get("a")
+        catalogue.open(spec("a"))
+
+    second = catalogue_of(store, spec("a"), change=change).get("a")
     assert (first.log, second.log) == (16, 17)
     assert first.epoch != second.epoch
-    assert first.is_gone
-    assert catalogue.dropping() == [16]
     with pytest.raises(AlreadyExists):
         catalogue.open(spec("a"))
+    assert catalogue_of(store).dropping() == [16]
 
 
 def test_a_stream_opened_again_is_the_same(store: Store) -> None:
-    made = Catalogue(store).open(spec("a", "x/#", shards=2))
-    again = Catalogue(store).open(spec("a", "y/#", shards=5))
+    made = catalogue_of(store, spec("a", "x/#", shards=2)).get("a")
+    again = catalogue_of(store, spec("a", "y/#", shards=5)).get("a")
     assert (again.log, again.epoch, again.shards) == (made.log, made.epoch, made.shards)
     assert again.spec.topics == ["y/#"]
 
 
 def test_a_removal_cut_off_before_its_specification_went_is_taken_back(store: Store) -> None:
-    before = Catalogue(store)
-    log = before.open(spec("a")).log
-    store.compare_and_set(b"streams/dropping/%d" % log, None, b"a")
-    after = Catalogue(store)
-    assert after.open(spec("a")).log == log
-    after.finish_removals()
+    log = catalogue_of(store, spec("a")).get("a").log
+    store.commit(Batch(puts={b"streams/dropping/%d" % log: b"a"}))
+    after = catalogue_of(store, spec("a"), change=Catalogue.finish_removals)
+    assert after.get("a").log == log
     assert after.dropping() == []
 
 
 def test_a_removal_cut_off_after_its_specification_went_is_finished(store: Store) -> None:
-    log = Catalogue(store).open(spec("a")).log
-    store.compare_and_set(b"streams/dropping/%d" % log, None, b"a")
-    after = Catalogue(store)
-    after.finish_removals()
+    log = catalogue_of(store, spec("a")).get("a").log
+    store.commit(Batch(puts={b"streams/dropping/%d" % log: b"a"}))
+    after = catalogue_of(store, change=Catalogue.finish_removals)
     assert after.dropping() == [log]
     after.drop(log)
     assert after.dropping() == []
-    assert after.open(spec("a")).log != log
-
-
-def test_a_failed_removal_leaves_the_stream(store: Store) -> None:
-    catalogue = Catalogue(store)
-    catalogue.open(spec("a"))
-    with pytest.raises(Unavailable), catalogue.removal("a"):
-        raise Unavailable("the file cannot be written")
-    assert catalogue.get("a").name == "a"
-    assert catalogue.dropping() == []
+    assert catalogue_of(store, spec("a")).get("a").log != log
 
 
 def message(topic: str, client_id: str = "meter", **changes: object) -> Message:
@@ -126,7 +119,8 @@ def untraced(writer: Writer) -> StreamTraces:
 def test_a_traced_message_is_reported_with_ranges_that_have_it() -> None:
     async def test() -> None:
         store = MemoryStore()
-        catalogue, writer = Catalogue(store), Writer(store, asyncio.get_running_loop())
+        writer = Writer(store, asyncio.get_running_loop())
+        catalogue = Catalogue(LogKeys(writer))
         spans, reader = Spans(), StreamReader(store, catalogue)
         traces = StreamTraces(spans, writer, reader.ranges)
         for name, shards in (("one", 1), ("three", 3)):
@@ -159,7 +153,8 @@ def test_a_traced_message_is_reported_with_ranges_that_have_it() -> None:
 
 def test_messages_are_captured_by_every_stream_whose_filter_matches(store: Store) -> None:
     async def test() -> None:
-        catalogue, writer = Catalogue(store), Writer(store, asyncio.get_running_loop())
+        writer = Writer(store, asyncio.get_running_loop())
+        catalogue = Catalogue(LogKeys(writer))
         every = catalogue.open(spec("every", "site/#", "site/1"))
         one = catalogue.open(spec("one", "site/1", shards=4))
         catalogue.open(spec("rows"))
@@ -184,7 +179,8 @@ def test_messages_are_captured_by_every_stream_whose_filter_matches(store: Store
 def test_rows_go_to_streams_of_rows_until_they_are_deleted() -> None:
     async def test() -> None:
         store = MemoryStore()
-        catalogue, writer = Catalogue(store), Writer(store, asyncio.get_running_loop())
+        writer = Writer(store, asyncio.get_running_loop())
+        catalogue = Catalogue(LogKeys(writer))
         stream = catalogue.open(spec("rows"))
         catalogue.open(spec("raw", "#"))
         appender = RowAppender(catalogue, writer, untraced(writer))
@@ -195,8 +191,7 @@ def test_rows_go_to_streams_of_rows_until_they_are_deleted() -> None:
             appender.appender("raw")
         with pytest.raises(NotFound):
             appender.appender("none")
-        with catalogue.removal("rows"):
-            pass
+        catalogue.remove("rows")
         with pytest.raises(Unavailable, match="'rows' was deleted"):
             append(record(2))
         await writer.close()

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.config.allowed import AllowedSettings, confine
 from broker.config.object_stores import StoreSettings
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, NotFound, Unavailable
 from broker.core.events import Events
@@ -24,7 +25,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
-from broker.streams.catalogue import Catalogue
+from broker.streams.catalogue import Catalogue, LogKeys, stored_streams
 from broker.streams.range_client import RangeAccess, RangeClient
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
@@ -32,6 +33,7 @@ from broker.streams.tier.places import TierPlaces
 from broker.streams.tier.report import Expired, Segment, TierState, Uploaded
 from broker.streams.topic_index.pages import IndexPages
 from broker.streams.topic_index.report import INDEXED, IndexReport, ShardIndex, Wanted
+from tests.support.held_log import HeldLog
 from tests.support.waiting import until, within
 
 
@@ -71,7 +73,7 @@ class Bench:
         settings = StreamSettings(sealing_interval=0.05, retention_interval=0.1)
         self.service = StreamService(
             self.writer,
-            Catalogue(store),
+            Catalogue(LogKeys(self.writer)),
             self.section,
             self.plans,
             settings=settings,
@@ -198,6 +200,35 @@ def test_what_cannot_be_saved_changes_nothing() -> None:
         assert "description" not in bench.service.get("kept")
         await bench.append("kept", 1)
         await bench.stop()
+
+    run(test)
+
+
+def test_no_change_of_a_stream_keeps_the_loop_waiting_for_a_commit(tmp_path: Path) -> None:
+    async def test() -> None:
+        log = HeldLog()
+        store = RocksStore(tmp_path, log=log)
+        bench = Bench(store)
+        service = bench.service
+        for name in ("kept", "gone"):
+            service.create({"name": name})
+        await bench.append("kept", 1)
+        gone = service.log_of("gone")
+        async with log.held():
+            bench.writer.touch()
+            await log.asked()
+            service.create({"name": "new", "index": "topic"})
+            service.replace("kept", {"index": "topic"})
+            service.delete("gone")
+            service.create({"name": "gone"})
+        await bench.append("new", 2)
+        opened = {name: service.log_of(name) for name in ("kept", "new", "gone")}
+        assert {name: log for name, log, _ in stored_streams(store)} == opened
+        assert opened["gone"] != gone
+        for name in ("kept", "new"):
+            assert store.get(INDEXED + b"%d" % opened[name]) is not None
+        await bench.stop()
+        store.close()
 
     run(test)
 
@@ -352,6 +383,7 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
         )
         log = service.log_of("rows")
         key = INDEXED + b"%d" % log
+        await bench.committed()
         assert msgspec.json.decode(store.get(key) or b"", type=Wanted) == Wanted(
             1, shown["retention"]["bytes"], None
         )
@@ -376,15 +408,37 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
         report = IndexReport([ShardIndex(log, 0, 200_000, 77)])
         assert next(service.reader.records("rows", 0, 5, TopicFilter.parse("t")))[0] == 5
         service.replace("rows", {**service.get("rows"), "index": "none"})
+        await bench.committed()
         assert store.get(key) is None
         assert service.get("rows")["index_state"] is None
         service.replace("rows", {**service.get("rows"), "index": "topic"})
+        await bench.committed()
         assert store.get(key) is not None
         service.delete("rows")
+        await bench.committed()
         assert store.get(key) is None
         with pytest.raises(Invalid) as refused:
             service.create({"name": "rows", "index": "time"})
         assert refused.value.problems[0].pointer == "/index"
+        await bench.stop()
+
+    run(test)
+
+
+def test_a_tier_of_a_cell_that_moves_is_where_all_machines_reach_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        confine(AllowedSettings(directories=[tmp_path / "shared"]), tmp_path / "data")
+        own = tmp_path / "data" / "tiers"
+        bench = Bench(
+            MemoryStore(), places=TierPlaces([StoreSettings(url="s3://archive")], own, moves=True)
+        )
+        for name, url in (("a", "s3://archive/x"), ("b", str(tmp_path / "shared" / "x"))):
+            bench.service.create({"name": name, "tier": {"url": url}})
+        with pytest.raises(Invalid) as refused:
+            bench.service.create({"name": "c", "tier": {"url": str(own / "x")}})
+        [problem] = refused.value.problems
+        assert problem.pointer == "/tier/url"
+        assert "stays behind when another machine runs the cell" in problem.message
         await bench.stop()
 
     run(test)
@@ -439,6 +493,7 @@ def test_a_tier_is_in_a_store_of_the_settings_or_an_allowed_directory_and_stays_
             "tier"
         ]["retention"]
         log = service.log_of("s")
+        await bench.committed()
         service.tiers.note(Uploaded(log, 0, Segment(0, 10, 1, 2, 100)))
         service.tiers.note(TierState(log, "the store is away", 0))
         await until(lambda: service.get("s")["tier_state"]["segments"] == 1)
