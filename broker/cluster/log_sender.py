@@ -262,7 +262,7 @@ class LogSender:
         elif (
             not self._unkept
             and not peer.is_up
-            and not peer.has_durable
+            and not peer.durable_filters
             and self.kept >= self._retained_before
         ):
             self.kept = self.next_offset = self._log.log_next

@@ -127,7 +127,8 @@ class RemoteRoutes:
         if earlier is not None and _comes_by_log(Kind.of(earlier[0])) and not _comes_by_log(kind):
             self._sender.hold_up_live()
         self._followed[text] = (kind_number, subscription)
-        self._peer.has_durable = self._peer.has_durable or kind.is_durable
+        was_durable = earlier is not None and Kind.of(earlier[0]).is_durable
+        self._peer.durable_filters += kind.is_durable - was_durable
         cell: Any = self._sender.durable if kind.is_durable else self._sender.live
         self._hub.router.put_remote(cell, subscription)
 
@@ -143,9 +144,7 @@ class RemoteRoutes:
         if not Kind.of(route[0]).is_durable:
             return False
         self._positions.keep_route(self._peer.number, text, None)
-        self._peer.has_durable = any(
-            Kind.of(kind).is_durable for kind, _ in self._followed.values()
-        )
+        self._peer.durable_filters -= 1
         return True
 
     def _store_route(

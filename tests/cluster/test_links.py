@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from broker.cluster.frames import MARK_LETTER, MARK_TRACE, MARK_V3, MARK_V5, FrameError
 from broker.cluster.inbox import Inbox, OwnRoutes
+from broker.cluster.routes import Kind
 from broker.codec.encode import encode_packet
 from broker.codec.packets import (
     PubAck,
@@ -590,3 +592,44 @@ async def test_a_log_that_cannot_be_read_for_a_moment_is_read_on(tmp_path: Path)
         one.store.failed_reads = None
         [packet] = await receive(kept, 1)
         assert packet.payload == b"once"
+
+
+@on_loop
+async def test_a_filter_is_removed_without_a_look_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        live = await two.node.client("live", 5)
+        await live.subscribe(*(SubscriptionRequest(f"live/{n}", 0) for n in range(1000)))
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        names = [f"kept/{n}" for n in range(20)]
+        await kept.subscribe(*(SubscriptionRequest(name, 1) for name in names))
+        await linked([one, two])
+        kind_of = Mock(wraps=Kind.of)
+        monkeypatch.setattr(Kind, "of", kind_of)
+        kept.send(Unsubscribe(1, names))
+        await kept.expect(UnsubAck)
+        await one.node.until(lambda: not one.node.server.hub.router.remote(names[-1]))
+        assert kind_of.call_count < 1000
+
+
+@on_loop
+async def test_a_cell_whose_durable_sessions_ended_keeps_no_records_while_it_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.cluster.link.GRACE_S", 0)
+    async with cells(2, tmp_path) as (one, two):
+        remote = one.node.server.hub.router.remote
+        for cell in (one, two):
+            client = await cell.node.client(f"kept-{cell.place.number}", 5, **_KEEPS)
+            await client.subscribe(SubscriptionRequest("t", 1))
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 1))
+        two.node.end_session("kept-1")
+        await one.node.until(lambda: not any(cell.is_durable for cell, _ in remote("t")))
+        with one.apart(two):
+            await one.node.until(lambda: not remote("t"))
+            publisher = await one.node.client("p", 5)
+            assert await publish(publisher, "t", b"x", 1, 1) == 0
+            [link] = one.links
+            assert link.log.needed_from(0) == one.node.server.hub.session_log.log_next == 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,17 @@ class Cell:
         for link in self.links:
             if link.number == other:
                 link.hang_up()
+
+    @contextmanager
+    def apart(self, other: Cell) -> Iterator[None]:
+        """Cut the link to another cell off, and let neither connect again until the end."""
+        listening = max(self, other, key=lambda cell: cell.place.number).place
+        path = listening.run / f"link-{listening.number}.sock"
+        hidden = path.with_suffix(".hidden")
+        path.rename(hidden)
+        self.cut(other.place.number)
+        yield
+        hidden.rename(path)
 
 
 @asynccontextmanager
