@@ -11,8 +11,19 @@ from unittest.mock import Mock
 
 import pytest
 
-from broker.cluster.frames import MARK_LETTER, MARK_TRACE, MARK_V3, MARK_V5, FrameError
+from broker.cluster.frames import (
+    MARK_LETTER,
+    MARK_TRACE,
+    MARK_V3,
+    MARK_V5,
+    FrameDecoder,
+    FrameError,
+    LoggedRecord,
+    LogRecords,
+    encoded,
+)
 from broker.cluster.inbox import Inbox, OwnRoutes
+from broker.cluster.positions import Positions
 from broker.cluster.routes import Kind
 from broker.codec.encode import encode_packet
 from broker.codec.packets import (
@@ -633,3 +644,42 @@ async def test_a_cell_whose_durable_sessions_ended_keeps_no_records_while_it_is_
             assert await publish(publisher, "t", b"x", 1, 1) == 0
             [link] = one.links
             assert link.log.needed_from(0) == one.node.server.hub.session_log.log_next == 1
+
+
+@on_loop
+async def test_topics_of_as_many_levels_as_the_settings_allow_cross_cells(tmp_path: Path) -> None:
+    topic = "/".join("x" * 150)
+    async with cells(2, tmp_path, max_topic_levels=200) as (one, two):
+        filters = ["#", topic, f"+{topic[1:]}", f"$share/g/{topic}"]
+        subscribers = [
+            await two.node.client(f"s{number}", 5, **_KEEPS) for number in range(len(filters))
+        ]
+        for subscriber, topic_filter in zip(subscribers, filters, strict=True):
+            await subscriber.subscribe(SubscriptionRequest(topic_filter, 1))
+        one.cut(1)
+        await linked([one, two])
+        publisher = await one.node.client("p", 5, will=Will(topic, b"2", 1))
+        assert await publish(publisher, topic, b"1", 1, 1) == 0
+        publisher.abort()
+        for subscriber in subscribers:
+            assert [packet.payload for packet in await receive(subscriber, 2)] == [b"1", b"2"]
+        await two.kill()
+        await two.start()
+        for cell in (one, two):
+            assert cell.node.metrics.value("cell_bad_frames") == 0
+        assert len(two.node.server.hub.sessions.by_client_id["s1"].subscriptions) == 1
+
+
+@on_loop
+async def test_records_before_one_that_breaks_the_rules_do_not_come_again(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (_, two):
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 2))
+        [link] = two.links
+        records = [LoggedRecord(at, 0, "t#"[at], b"x", 2, False, "p") for at in range(2)]
+        [frame] = FrameDecoder().feed(encoded(LogRecords(records, 2)))
+        with pytest.raises(FrameError):
+            link.take(frame)
+        assert len(await receive(kept, 1)) == 1
+        await two.node.writer.committed()
+        assert Positions(two.node.writer).at(0)[1] == 1
