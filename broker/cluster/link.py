@@ -172,6 +172,7 @@ class Link:
         """The other cell is away for long: its live subscribers are gone."""
         if lives == self._peer.lives:
             self._sender.end_transits()
+            self.log.forget_live()
             self._routes.forget_live()
 
     def stop(self) -> None:

@@ -72,6 +72,8 @@ class LogSender:
         """Those that slow subscribers hold there, by offset."""
         self._retained_before = 0 if kept is None else self._log.log_next
         """Offset behind the last record for the other cell's retained store."""
+        self._live_before = 0
+        """Offset behind the last record for its subscribers, until those without a session are forgotten."""
         self.on_kept: Callable[[int, bool], None] = _nothing
         """Called with an offset below which the other cell has everything, and whether it lost some."""
 
@@ -119,6 +121,8 @@ class LogSender:
         """A record for the cell was committed; one with a stamp is for its retained store."""
         if stamp:
             self._retained_before = offset + 1
+        else:
+            self._live_before = offset + 1
         if self._expected and (transit := self._expected.pop(id(outgoing), None)) is not None:
             transit.outgoing = None
             self._transits.append((offset, transit))
@@ -201,6 +205,10 @@ class LogSender:
         self.end_transits()
         self.is_behind = True
 
+    def forget_live(self) -> None:
+        """The other cell is away for long: its subscribers without a session are gone."""
+        self._live_before = 0
+
     def refill(self) -> None:
         """Read on, in a later turn of the loop."""
         if not self._reads and self._peer.is_up and not self._is_full:
@@ -263,7 +271,7 @@ class LogSender:
             not self._unkept
             and not peer.is_up
             and not peer.durable_filters
-            and self.kept >= self._retained_before
+            and self.kept >= max(self._retained_before, self._live_before)
         ):
             self.kept = self.next_offset = self._log.log_next
         elif self.kept < bound:

@@ -638,7 +638,7 @@ async def test_a_cell_whose_durable_sessions_ended_keeps_no_records_while_it_is_
         await live.subscribe(SubscriptionRequest("t", 1))
         two.node.end_session("kept-1")
         await one.node.until(lambda: not any(cell.is_durable for cell, _ in remote("t")))
-        with one.apart(two):
+        async with one.apart(two):
             await one.node.until(lambda: not remote("t"))
             publisher = await one.node.client("p", 5)
             assert await publish(publisher, "t", b"x", 1, 1) == 0
@@ -683,3 +683,21 @@ async def test_records_before_one_that_breaks_the_rules_do_not_come_again(tmp_pa
         assert len(await receive(kept, 1)) == 1
         await two.node.writer.committed()
         assert Positions(two.node.writer).at(0)[1] == 1
+
+
+@on_loop
+async def test_live_subscribers_get_what_was_published_with_qos_2_while_their_cell_was_away(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 2))
+        async with one.apart(two):
+            assert await publish(publisher, "t", b"once", 2, 1) == 0
+            for _ in range(3):
+                one.node.pass_time(31)
+            await one.node.writer.committed()
+        assert [packet.payload for packet in await receive(live, 1)] == [b"once"]
+        await live.expect(PubRel)
+        await live.silence()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +60,15 @@ class Cell:
             if link.number == other:
                 link.hang_up()
 
-    @contextmanager
-    def apart(self, other: Cell) -> Iterator[None]:
+    @asynccontextmanager
+    async def apart(self, other: Cell) -> AsyncIterator[None]:
         """Cut the link to another cell off, and let neither connect again until the end."""
         listening = max(self, other, key=lambda cell: cell.place.number).place
         path = listening.run / f"link-{listening.number}.sock"
         hidden = path.with_suffix(".hidden")
         path.rename(hidden)
         self.cut(other.place.number)
+        await until(lambda: not other.links.has(self.place.number))
         yield
         hidden.rename(path)
 
