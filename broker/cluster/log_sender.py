@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from broker.cluster.frames import LoggedRecord, LogRecords, encoded
 from broker.cluster.peer import Peer
@@ -19,6 +19,8 @@ from broker.connection.sessions.log import REFILL_RECORDS
 from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.stored import logged
+from broker.core.subscription import Subscription
+from broker.core.topic_trie import FilterTrie
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -74,6 +76,11 @@ class LogSender:
         """Offset behind the last record for the other cell's retained store."""
         self._live_before = 0
         """Offset behind the last record for its subscribers, until those without a session are forgotten."""
+        self._earlier: FilterTrie[tuple[int, int, int]] = FilterTrie()
+        """Filters that durable sessions had: QoS, and the first offset and the one behind the last that they held for.
+        Kept while there are records of then to send."""
+        self._earlier_before = 0
+        """The highest of these offsets."""
         self.on_kept: Callable[[int, bool], None] = _nothing
         """Called with an offset below which the other cell has everything, and whether it lost some."""
 
@@ -178,8 +185,25 @@ class LogSender:
             self._unkept_bytes -= unkept.popleft()[1]
         if self.is_behind:
             self.refill()
+        if self._earlier_before and self.is_past(self._earlier_before):
+            self._earlier = FilterTrie()
+            self._earlier_before = 0
         self.on_kept(self.kept, False)
         return True
+
+    def was_durable(self, subscription: Subscription) -> None:
+        """No durable session of the other cell has a filter any longer. Its live subscribers still get the records of
+        before: these messages were not sent to them live."""
+        before = self._log.since_offset
+        since = subscription.since_offset
+        if since == before or self.is_past(before):
+            return
+        levels = subscription.filter.levels
+        known = self._earlier.get(levels, "")
+        if known is not None:
+            since = known[1]
+        self._earlier.put(levels, "", (subscription.qos, since, before))
+        self._earlier_before = before
 
     def is_past(self, offset: int) -> bool:
         """True if the other cell has committed all that it has to get below an offset."""
@@ -251,15 +275,17 @@ class LogSender:
             if not addressee.startswith(prefix):
                 return None
             return message.qos, message.retain, int(addressee.removeprefix(prefix))
-        matching: Sequence[tuple[Any, Any]] = [
-            (cell, subscription)
-            for cell, subscription in peer.hub.router.remote(message.topic)
-            if cell.client_id == peer.client_id and subscription.since_offset <= offset
-        ]
-        if not any(cell.is_durable for cell, _ in matching):
-            return None
-        qos = min(message.qos, max(subscription.qos for _, subscription in matching))
-        return qos, message.retain, 0
+        is_durable = False
+        qos = 0
+        for cell, subscription in peer.hub.router.remote(message.topic):
+            if cell.client_id == peer.client_id and subscription.since_offset <= offset:
+                is_durable |= cell.is_durable
+                qos = max(qos, subscription.qos)
+        for _, (earlier_qos, since, before) in self._earlier.match(message.topic):
+            if since <= offset < before:
+                is_durable = True
+                qos = max(qos, earlier_qos)
+        return (min(message.qos, qos), message.retain, 0) if is_durable else None
 
     def needed_from(self, bound: int) -> int:
         """The lowest offset that the cell still needs. What is below ``bound`` it loses, counted: all sessions together

@@ -90,7 +90,9 @@ class RemoteRoutes:
             earlier = self._followed.get(text)
             if earlier is not None and earlier[0] == kind:
                 continue
-            since = earlier[1].since_offset if earlier is not None else since_offset
+            since = since_offset
+            if earlier is not None and Kind.of(earlier[0]).is_durable:
+                since = earlier[1].since_offset
             self._put_route(text, kind, since)
             is_stored |= self._store_route(text, kind, since, earlier)
         if not routes.is_last:
@@ -127,8 +129,11 @@ class RemoteRoutes:
         if earlier is not None and _comes_by_log(Kind.of(earlier[0])) and not _comes_by_log(kind):
             self._sender.hold_up_live()
         self._followed[text] = (kind_number, subscription)
-        was_durable = earlier is not None and Kind.of(earlier[0]).is_durable
-        self._peer.durable_filters += kind.is_durable - was_durable
+        if earlier is not None and Kind.of(earlier[0]).is_durable:
+            self._peer.durable_filters -= 1
+            if not kind.is_durable:
+                self._sender.log.was_durable(earlier[1])
+        self._peer.durable_filters += kind.is_durable
         cell: Any = self._sender.durable if kind.is_durable else self._sender.live
         self._hub.router.put_remote(cell, subscription)
 
@@ -145,6 +150,7 @@ class RemoteRoutes:
             return False
         self._positions.keep_route(self._peer.number, text, None)
         self._peer.durable_filters -= 1
+        self._sender.log.was_durable(route[1])
         return True
 
     def _store_route(

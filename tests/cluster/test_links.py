@@ -701,3 +701,45 @@ async def test_live_subscribers_get_what_was_published_with_qos_2_while_their_ce
         assert [packet.payload for packet in await receive(live, 1)] == [b"once"]
         await live.expect(PubRel)
         await live.silence()
+
+
+@pytest.mark.parametrize("kind", ["live", "removed"])
+@on_loop
+async def test_live_subscribers_get_what_waited_for_a_durable_session_that_ended(
+    kind: str, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t" if kind == "live" else "#", 1))
+        async with one.apart(two):
+            assert await publish(publisher, "t", b"1", 1, 1) == 0
+            two.node.end_session("kept")
+        await linked([one, two])
+        assert await publish(publisher, "t", b"2", 1, 1) == 0
+        for expected in (b"1", b"2"):
+            assert [packet.payload for packet in await receive(live, 1)] == [expected]
+        await live.silence()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@on_loop
+async def test_a_durable_session_that_comes_doubles_nothing_for_live_subscribers(
+    qos: int, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        own = await one.node.client("own", 5, **_KEEPS)
+        await own.subscribe(SubscriptionRequest("t", 2))
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 2))
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        async with one.apart(two):
+            publisher.send(Publish("t", b"1", qos, packet_id=1))
+            assert [packet.payload for packet in await receive(own, 1)] == [b"1"]
+            await kept.subscribe(SubscriptionRequest("t", 2))
+        await linked([one, two])
+        publisher.send(Publish("t", b"2", qos, packet_id=2))
+        assert [packet.payload for packet in await receive(live, 2)] == [b"1", b"2"]
