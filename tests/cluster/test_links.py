@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,11 +19,13 @@ from broker.cluster.frames import (
     MARK_V5,
     FrameDecoder,
     FrameError,
+    FrameType,
     LoggedRecord,
     LogRecords,
     encoded,
 )
 from broker.cluster.inbox import Inbox, OwnRoutes
+from broker.cluster.peer import Peer
 from broker.cluster.positions import Positions
 from broker.cluster.routes import Kind
 from broker.codec.encode import encode_packet
@@ -38,6 +41,7 @@ from broker.codec.packets import (
     Will,
 )
 from broker.connection.dead_letters import DeadLetterSettings
+from broker.core.topic import TopicFilter
 from tests.support.linked_cells import Cell, cells, linked
 from tests.support.mqtt_server import on_loop
 from tests.support.waiting import until
@@ -743,3 +747,60 @@ async def test_a_durable_session_that_comes_doubles_nothing_for_live_subscribers
         await linked([one, two])
         publisher.send(Publish("t", b"2", qos, packet_id=2))
         assert [packet.payload for packet in await receive(live, 2)] == [b"1", b"2"]
+
+
+@on_loop
+async def test_many_filters_are_told_and_removed_in_many_turns_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = 500
+    monkeypatch.setattr("broker.cluster.link.GRACE_S", 0)
+    monkeypatch.setattr("broker.cluster.remote_routes._FILTERS", 100)
+    async with cells(2, tmp_path) as (one, two):
+        live = await two.node.client("live", 5)
+        names = [f"t/{number}" for number in range(total)]
+        await live.subscribe(*(SubscriptionRequest(name, 0) for name in names))
+        router = one.node.server.hub.router
+        clock = one.clock.monotonic_s
+        turn = 0
+        told: Counter[int] = Counter()
+        removed: Counter[int] = Counter()
+
+        def count(counted: Counter[int]) -> None:
+            counted[turn] += 1
+            asyncio.get_running_loop().call_soon(end_turn)
+
+        def end_turn() -> None:
+            nonlocal turn
+            turn += 1
+
+        def later() -> float:
+            one.clock.move(0.001)
+            return clock()
+
+        def send(peer: Peer, frame: bytes) -> None:
+            if frame[4] == FrameType.ROUTES and peer.hub is two.node.server.hub:
+                count(told)
+            sent(peer, frame)
+
+        def remove(cell: Any, topic_filter: TopicFilter) -> None:
+            count(removed)
+            taken(cell, topic_filter)
+
+        sent = Peer.send
+        taken = router.remove_remote
+        monkeypatch.setattr(one.clock, "monotonic_s", later)
+        monkeypatch.setattr(Peer, "send", send)
+        monkeypatch.setattr(router, "remove_remote", remove)
+        async with one.apart(two):
+            await until(lambda: not router.remote(names[-1]))
+        await linked([one, two])
+        assert all(map(router.remote, names))
+        assert sum(told.values()) == len(told) > 4
+        assert sum(removed.values()) == total
+        assert max(removed.values()) < 20
+        removed.clear()
+        await two.kill()
+        await two.start()
+        await until(lambda: not any(map(router.remote, names)))
+        assert max(removed.values()) < 20
