@@ -16,7 +16,6 @@ from broker.cluster.peer import Peer
 from broker.cluster.transits import Transit
 from broker.codec.outgoing import Outgoing
 from broker.connection.sessions.log import REFILL_RECORDS
-from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.stored import logged
 from broker.core.subscription import Subscription
@@ -66,6 +65,8 @@ class LogSender:
         self._unkept: deque[tuple[int, int]] = deque()
         self._unkept_bytes = 0
         self._reads = False
+        self._limit = REFILL_RECORDS
+        """Records to read at a time: fewer where those before were large."""
         self._expected: dict[int, Transit] = {}
         """Messages whose records are not committed, by identity of what is sent."""
         self._transits: deque[tuple[int, Transit]] = deque()
@@ -244,21 +245,25 @@ class LogSender:
         if not self._peer.is_up or not self.is_behind or self._is_full:
             return
         log_next = self._log.log_next
+        limit = self._limit
         try:
-            records = self._log.part(self.next_offset) if self.next_offset < log_next else []
-        except Unavailable as error:  # the store is opened again
+            records = self._log.part(self.next_offset, limit) if self.next_offset < log_next else []
+        except Exception as error:  # noqa: BLE001  the store is opened again, or a record does not read
             _log.warning("link.store_not_read", peer=self._peer.number, reason=str(error))
             self._peer.hub.context.later(_AGAIN_S, self.refill)
             return
+        following = log_next if len(records) < limit else records[-1][0] + 1
         for offset, message, addressee in records:
+            if self._is_full:
+                following = offset
+                break
             form = self._form(offset, message, addressee)
             if form is not None:
                 self._add(offset, message, form[0], retain=form[1], stamp=form[2])
-        if len(records) < REFILL_RECORDS:
-            self.next_offset = log_next
-            self.is_behind = False
-        else:
-            self.next_offset = records[-1][0] + 1
+        largest = max((len(message.payload) for _, message, _ in records), default=0)
+        self._limit = min(REFILL_RECORDS, 1 + MAX_UNKEPT_BYTES // (largest + 1))
+        self.next_offset = following
+        self.is_behind = following < log_next
         self.flush()
         self._uncork()
         self.on_kept(self.kept, False)

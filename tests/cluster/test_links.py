@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -41,7 +42,10 @@ from broker.codec.packets import (
     Will,
 )
 from broker.connection.dead_letters import DeadLetterSettings
+from broker.core.stream import StreamRecord
 from broker.core.topic import TopicFilter
+from broker.storage.frames import CorruptFrame
+from broker.storage.store import LogShard
 from tests.support.linked_cells import Cell, cells, linked
 from tests.support.mqtt_server import on_loop
 from tests.support.waiting import until
@@ -804,3 +808,56 @@ async def test_many_filters_are_told_and_removed_in_many_turns_of_the_loop(
         await two.start()
         await until(lambda: not any(map(router.remote, names)))
         assert max(removed.values()) < 20
+
+
+@on_loop
+async def test_a_log_with_a_record_that_does_not_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        monkeypatch.setattr("broker.cluster.log_sender._AGAIN_S", 0)
+        read = Mock(side_effect=CorruptFrame("log 1", 0, "the frame is missing"))
+        async with one.apart(two):
+            assert await publish(publisher, "t", b"once", 1, 1) == 0
+            monkeypatch.setattr(one.store, "read", read)
+        await until(lambda: read.called)
+        monkeypatch.undo()
+        assert [packet.payload for packet in await receive(kept, 1)] == [b"once"]
+
+
+@on_loop
+async def test_no_more_of_the_log_is_read_than_the_other_cell_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total, size = 60, 4096
+    monkeypatch.setattr("broker.cluster.log_sender.MAX_UNKEPT_BYTES", 8 * size)
+    async with cells(2, tmp_path) as (one, two):
+        [link] = one.links
+        publisher = await one.node.client("p", 5)
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        counts: list[int] = []
+        unkept: list[int] = []
+        read = one.store.read
+        send = link.log.flush
+
+        def reading(shard: LogShard, start: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+            records = read(shard, start, limit)
+            counts.append(len(records))
+            return records
+
+        def sending() -> None:
+            unkept.append(link.log._unkept_bytes)
+            send()
+
+        async with one.apart(two):
+            for number in range(1, total + 1):
+                assert await publish(publisher, "t", bytes(size), 1, number) == 0
+            monkeypatch.setattr(one.store, "read", reading)
+            monkeypatch.setattr(link.log, "flush", sending)
+        assert len(await receive(kept, total)) == total
+        assert max(unkept) < 10 * size
+        assert sum(counts) < 3 * total
