@@ -12,7 +12,7 @@ from logging import getLogger
 from typing import Final, Protocol
 from uuid import uuid4
 
-from broker.cluster.frames import OLDEST, PROTOCOL, Frame, FrameError, FrameType, Hello
+from broker.cluster.frames import MAX_NUMBERS, OLDEST, PROTOCOL, Frame, FrameError, FrameType, Hello
 from broker.cluster.inbox import OwnRoutes
 from broker.cluster.log_sender import LogSender
 from broker.cluster.peer import Peer
@@ -213,7 +213,7 @@ class Link:
         came = self.receiver
         return Hello(
             PROTOCOL, place.number, place.count, common.incarnation, common.positions.identity, came.heard,
-            came.live_count, sorted(came.held), came.log_heard, came.kept, came.came, OLDEST,
+            came.live_count, sorted(came.held)[-MAX_NUMBERS:], came.log_heard, came.kept, came.came, OLDEST,
         )  # fmt: skip
 
 

@@ -861,3 +861,15 @@ async def test_no_more_of_the_log_is_read_than_the_other_cell_takes(
         assert len(await receive(kept, total)) == total
         assert max(unkept) < 10 * size
         assert sum(counts) < 3 * total
+
+
+@on_loop
+async def test_cells_link_however_many_messages_slow_subscribers_hold(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        [link] = two.links
+        link.receiver.held.update(range(70_000))
+        two.cut(0)
+        await until(lambda: not one.links.has(1))
+        await linked([one, two])
+        for cell in (one, two):
+            assert cell.node.metrics.value("cell_bad_frames") == 0
