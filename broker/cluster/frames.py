@@ -24,8 +24,9 @@ PROTOCOL: Final = 4
 OLDEST: Final = 4
 # Body of a frame with a struct, in bytes.
 MAX_STRUCT_BYTES: Final = 1024 * 1024
-# Members of a list in one frame.
+# Members of a list in one frame; numbers of messages in one.
 MAX_LISTED: Final = 8192
+MAX_NUMBERS: Final = 65_536
 # Body of a frame with messages, in bytes: the largest packet that MQTT has, and some.
 MAX_MESSAGES_BYTES: Final = 272 * 1024 * 1024
 # Bytes before packets of MQTT 5, and of the versions below.
@@ -79,7 +80,7 @@ class Frame(NamedTuple):
 _Name = Annotated[str, msgspec.Meta(max_length=64)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Filter = Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
-_Numbers = Annotated[list[_Number], msgspec.Meta(max_length=65_536)]
+_Numbers = Annotated[list[_Number], msgspec.Meta(max_length=MAX_NUMBERS)]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -98,7 +99,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     live: _Number = 0
     """Number of its live messages of QoS 1 and 2 that arrived."""
     held: _Numbers = []
-    """Positions of those that wait for slow subscribers."""
+    """Positions of those that wait for slow subscribers. Publishers of others wait no longer."""
     log_heard: _Name = ""
     """Identity of the other cell's session log that ``kept`` is about; empty for none."""
     kept: _Number = 0

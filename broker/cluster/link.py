@@ -12,7 +12,7 @@ from logging import getLogger
 from typing import Final, Protocol
 from uuid import uuid4
 
-from broker.cluster.frames import OLDEST, PROTOCOL, Frame, FrameError, FrameType, Hello
+from broker.cluster.frames import MAX_NUMBERS, OLDEST, PROTOCOL, Frame, FrameError, FrameType, Hello
 from broker.cluster.inbox import OwnRoutes
 from broker.cluster.log_sender import LogSender
 from broker.cluster.peer import Peer
@@ -179,6 +179,7 @@ class Link:
         """The other cell is away for long: its live subscribers are gone."""
         if lives == self._peer.lives:
             self._sender.end_transits()
+            self.log.forget_live()
             self._routes.forget_live()
 
     def take_back_offsets(self, next_offset: int) -> None:
@@ -224,7 +225,7 @@ class Link:
         came = self.receiver
         self._said = Hello(
             PROTOCOL, place.number, place.count, common.incarnation, common.positions.identity, came.heard,
-            came.live_count, sorted(came.held), came.log_heard, came.kept, came.came, OLDEST,
+            came.live_count, sorted(came.held)[-MAX_NUMBERS:], came.log_heard, came.kept, came.came, OLDEST,
         )  # fmt: skip
         return self._said
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from broker.cluster.frames import LoggedRecord, LogRecords, encoded
 from broker.cluster.peer import Peer
 from broker.cluster.transits import Transit
 from broker.codec.outgoing import Outgoing
 from broker.connection.sessions.log import REFILL_RECORDS
-from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.stored import logged
+from broker.core.subscription import Subscription
+from broker.core.topic_trie import FilterTrie
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -70,6 +71,8 @@ class LogSender:
         self._unkept: deque[tuple[int, int]] = deque()
         self._unkept_bytes = 0
         self._reads = False
+        self._limit = REFILL_RECORDS
+        """Records to read at a time: fewer where those before were large."""
         self._expected: dict[int, Transit] = {}
         """Messages whose records are not committed, by identity of what is sent."""
         self._transits: deque[tuple[int, Transit]] = deque()
@@ -78,6 +81,13 @@ class LogSender:
         """Those that slow subscribers hold there, by offset."""
         self._retained_before = 0 if kept is None else self._log.log_next
         """Offset behind the last record for the other cell's retained store."""
+        self._live_before = 0
+        """Offset behind the last record for its subscribers, until those without a session are forgotten."""
+        self._earlier: FilterTrie[tuple[int, int, int]] = FilterTrie()
+        """Filters that durable sessions had: QoS, and the first offset and the one behind the last that they held for.
+        Kept while there are records of then to send."""
+        self._earlier_before = 0
+        """The highest of these offsets."""
         self.on_kept: Callable[[int, bool], None] = _nothing
         """Called with an offset below which the other cell has everything, and whether it lost some."""
 
@@ -125,6 +135,8 @@ class LogSender:
         """A record for the cell was committed; one with a stamp is for its retained store."""
         if stamp:
             self._retained_before = offset + 1
+        else:
+            self._live_before = offset + 1
         if self._expected and (transit := self._expected.pop(id(outgoing), None)) is not None:
             transit.outgoing = None
             self._transits.append((offset, transit))
@@ -181,8 +193,25 @@ class LogSender:
             self._unkept_bytes -= unkept.popleft()[1]
         if self.is_behind:
             self.refill()
+        if self._earlier_before and self.is_past(self._earlier_before):
+            self._earlier = FilterTrie()
+            self._earlier_before = 0
         self.on_kept(self.kept, False)
         return True
+
+    def was_durable(self, subscription: Subscription) -> None:
+        """No durable session of the other cell has a filter any longer. Its live subscribers still get the records of
+        before: these messages were not sent to them live."""
+        before = self._log.since_offset
+        since = subscription.since_offset
+        if since == before or self.is_past(before):
+            return
+        levels = subscription.filter.levels
+        known = self._earlier.get(levels, "")
+        if known is not None:
+            since = known[1]
+        self._earlier.put(levels, "", (subscription.qos, since, before))
+        self._earlier_before = before
 
     def is_past(self, offset: int) -> bool:
         """True if the other cell has committed all that it has to get below an offset."""
@@ -208,6 +237,10 @@ class LogSender:
         self.end_transits()
         self.is_behind = True
 
+    def forget_live(self) -> None:
+        """The other cell is away for long: its subscribers without a session are gone."""
+        self._live_before = 0
+
     def refill(self) -> None:
         """Read on, in a later turn of the loop."""
         if not self._reads and self._peer.is_up and not self._is_full:
@@ -219,21 +252,25 @@ class LogSender:
         if not self._peer.is_up or not self.is_behind or self._is_full:
             return
         log_next = self._log.log_next
+        limit = self._limit
         try:
-            records = self._log.part(self.next_offset) if self.next_offset < log_next else []
-        except Unavailable as error:  # the store is opened again
+            records = self._log.part(self.next_offset, limit) if self.next_offset < log_next else []
+        except Exception as error:  # noqa: BLE001  the store is opened again, or a record does not read
             _log.warning("link.store_not_read", peer=self._peer.number, reason=str(error))
             self._peer.hub.context.later(_AGAIN_S, self.refill)
             return
+        following = log_next if len(records) < limit else records[-1][0] + 1
         for offset, message, addressee in records:
+            if self._is_full:
+                following = offset
+                break
             form = self._form(offset, message, addressee)
             if form is not None:
                 self._add(offset, message, form[0], retain=form[1], stamp=form[2])
-        if len(records) < REFILL_RECORDS:
-            self.next_offset = log_next
-            self.is_behind = False
-        else:
-            self.next_offset = records[-1][0] + 1
+        largest = max((len(message.payload) for _, message, _ in records), default=0)
+        self._limit = min(REFILL_RECORDS, 1 + MAX_UNKEPT_BYTES // (largest + 1))
+        self.next_offset = following
+        self.is_behind = following < log_next
         self.flush()
         self._uncork()
         self.on_kept(self.kept, False)
@@ -248,15 +285,17 @@ class LogSender:
         if addressee is not None:
             stamp = retained_stamp(addressee, peer.number)
             return (message.qos, message.retain, stamp) if stamp else None
-        matching: Sequence[tuple[Any, Any]] = [
-            (cell, subscription)
-            for cell, subscription in peer.hub.router.remote(message.topic)
-            if cell.client_id == peer.client_id and subscription.since_offset <= offset
-        ]
-        if not any(cell.is_durable for cell, _ in matching):
-            return None
-        qos = min(message.qos, max(subscription.qos for _, subscription in matching))
-        return qos, message.retain, 0
+        is_durable = False
+        qos = 0
+        for cell, subscription in peer.hub.router.remote(message.topic):
+            if cell.client_id == peer.client_id and subscription.since_offset <= offset:
+                is_durable |= cell.is_durable
+                qos = max(qos, subscription.qos)
+        for _, (earlier_qos, since, before) in self._earlier.match(message.topic):
+            if since <= offset < before:
+                is_durable = True
+                qos = max(qos, earlier_qos)
+        return (min(message.qos, qos), message.retain, 0) if is_durable else None
 
     def needed_from(self, bound: int) -> int:
         """The lowest offset that the cell still needs. What is below ``bound`` it loses, counted: all sessions together
@@ -267,8 +306,8 @@ class LogSender:
         elif (
             not self._unkept
             and not peer.is_up
-            and not peer.has_durable
-            and self.kept >= self._retained_before
+            and not peer.durable_filters
+            and self.kept >= max(self._retained_before, self._live_before)
         ):
             self.kept = self.next_offset = self._log.log_next
         elif self.kept < bound:

@@ -27,8 +27,8 @@ class Peer:
         """True while the kernel takes no more."""
         self.lives = 0
         """Times that the link came up or went down."""
-        self.has_durable = False
-        """True if the cell has filters of durable sessions."""
+        self.durable_filters = 0
+        """Number of the cell's filters that durable sessions have."""
         self.hang_up: Callable[[], None] = _no_channel
         self._write: Callable[[bytes], None] | None = None
         self._dropped: dict[str, Counter] = {}

@@ -141,10 +141,11 @@ class Receiver:
         except Unavailable as error:  # the store is opened again; what is left is sent again
             _log.warning("link.store_not_read", peer=self._peer.number, reason=str(error))
             self._peer.hang_up()
-        self._positions.keep_at(self._peer.number, self.log_heard, self.came)
-        if not self._is_open:
-            self._is_open = True
-            self._hub.context.writer.when_committed(self._committed)
+        finally:  # those before a record that breaks the rules are in the commit group
+            self._positions.keep_at(self._peer.number, self.log_heard, self.came)
+            if not self._is_open:
+                self._is_open = True
+                self._hub.context.writer.when_committed(self._committed)
 
     def _take_records(self, records: Iterable[LoggedRecord]) -> None:
         held, _ = self._answer(OF_LOG)

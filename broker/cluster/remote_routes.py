@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -15,8 +16,8 @@ from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 
-# Filters in one frame, and their bytes.
-_FILTERS: Final = 4096
+# Filters in one frame, some milliseconds of both cells' loops, and their bytes.
+_FILTERS: Final = 1024
 _FILTER_BYTES: Final = 512 * 1024
 
 
@@ -33,6 +34,9 @@ class RemoteRoutes:
         self._check_told = check_told
         self._followed: dict[str, tuple[int, Subscription]] = {}
         self._listed: set[str] | None = None
+        self._unlisted: set[str] = set()
+        """Filters that the other cell has no longer, which are removed in the turns to come."""
+        self._to_tell: deque[Iterator[None]] = deque()
         self.routed = 0
         """Version of this cell's filters that the other one follows."""
         for text, kind, since_offset in positions.routes_of(peer.number):
@@ -45,12 +49,25 @@ class RemoteRoutes:
     def end(self) -> None:
         """The link is down."""
         self._listed = None
+        self._to_tell.clear()
 
     def forget_live(self) -> None:
         """The other cell is away for long: its live subscribers are gone."""
+        self._hub.context.scheduler.run_in_background(self._remove_live())
+
+    def _remove_live(self) -> Iterator[None]:
+        lives = self._peer.lives
         for text, (kind, _) in list(self._followed.items()):
+            if lives != self._peer.lives:
+                return
             if not Kind.of(kind).is_durable:
                 self._remove_route(text)
+            yield
+
+    def _remove_unlisted(self) -> Iterator[None]:
+        while self._unlisted:
+            self._remove_route(self._unlisted.pop())
+            yield
 
     def take_routed(self, frame: Frame) -> None:
         """The other cell follows a version of this cell's filters."""
@@ -60,13 +77,29 @@ class RemoteRoutes:
     def tell(
         self, changes: Iterable[tuple[str, int | None]], version: int, *, is_whole: bool = False
     ) -> None:
-        """Tell the other cell which filters changed, or all of them."""
+        """Tell the other cell which filters changed, or all of them: one frame now, further ones in later turns."""
+        self._to_tell.append(self._tell(changes, version, is_whole))
+        if len(self._to_tell) == 1:
+            self._tell_some(self._peer.lives)
+
+    def _tell_some(self, lives: int) -> None:
+        if lives != self._peer.lives:
+            return
+        while self._to_tell:
+            for _ in self._to_tell[0]:
+                self._hub.context.defer(self._tell_some, lives)
+                return
+            self._to_tell.popleft()
+
+    def _tell(
+        self, changes: Iterable[tuple[str, int | None]], version: int, is_first: bool
+    ) -> Iterator[None]:
         part: list[tuple[str, int | None]] = []
         size = 0
-        is_first = is_whole
         for change in changes:
             if len(part) >= _FILTERS or size >= _FILTER_BYTES:
                 self._peer.send(encoded(RouteChanges(version, is_first, False, part)))
+                yield
                 is_first = False
                 part = []
                 size = 0
@@ -82,6 +115,7 @@ class RemoteRoutes:
         is_stored = False
         since_offset = self._hub.session_log.since_offset
         for text, kind in routes.changes:
+            self._unlisted.discard(text)
             if kind is None:
                 is_stored |= self._remove_route(text)
                 continue
@@ -90,15 +124,17 @@ class RemoteRoutes:
             earlier = self._followed.get(text)
             if earlier is not None and earlier[0] == kind:
                 continue
-            since = earlier[1].since_offset if earlier is not None else since_offset
+            since = since_offset
+            if earlier is not None and Kind.of(earlier[0]).is_durable:
+                since = earlier[1].since_offset
             self._put_route(text, kind, since)
             is_stored |= self._store_route(text, kind, since, earlier)
         if not routes.is_last:
             return
         if self._listed is not None:
-            for text in self._followed.keys() - self._listed:
-                is_stored |= self._remove_route(text)
+            self._unlisted = self._followed.keys() - self._listed
             self._listed = None
+            self._hub.context.scheduler.run_in_background(self._remove_unlisted())
         routed = encoded(Routed(routes.version))
         if is_stored:
             self._peer.when_committed(partial(self._routed, routed))
@@ -127,7 +163,11 @@ class RemoteRoutes:
         if earlier is not None and _comes_by_log(Kind.of(earlier[0])) and not _comes_by_log(kind):
             self._sender.hold_up_live()
         self._followed[text] = (kind_number, subscription)
-        self._peer.has_durable = self._peer.has_durable or kind.is_durable
+        if earlier is not None and Kind.of(earlier[0]).is_durable:
+            self._peer.durable_filters -= 1
+            if not kind.is_durable:
+                self._sender.log.was_durable(earlier[1])
+        self._peer.durable_filters += kind.is_durable
         cell: Any = self._sender.durable if kind.is_durable else self._sender.live
         self._hub.router.put_remote(cell, subscription)
 
@@ -151,9 +191,8 @@ class RemoteRoutes:
         if not Kind.of(route[0]).is_durable:
             return False
         self._positions.keep_route(self._peer.number, text, None)
-        self._peer.has_durable = any(
-            Kind.of(kind).is_durable for kind, _ in self._followed.values()
-        )
+        self._peer.durable_filters -= 1
+        self._sender.log.was_durable(route[1])
         return True
 
     def _store_route(

@@ -114,8 +114,8 @@ class Interest:
         return changes
 
     def all(self) -> Iterator[tuple[str, int | None]]:
-        """Every filter with its kind."""
-        for text, counts in self._counts.items():
+        """Every filter with its kind, as of the first step."""
+        for text, counts in list(self._counts.items()):
             yield text, _joined(counts)
 
     def __len__(self) -> int:

@@ -11,6 +11,8 @@ from broker.core import reason
 from broker.core.errors import PeerError
 
 MAX_TOPIC_BYTES = 65_535
+# Levels of the longest topic: one that ``mqtt.max_topic_levels`` allowed comes from the store and other cells, too.
+_MAX_LEVELS: Final = MAX_TOPIC_BYTES + 1
 SHARE_PREFIX = "$share/"
 # The share group of filters ``$queue/FILTER``, which name none.
 QUEUE = "$queue"
@@ -26,7 +28,9 @@ DEAD_LEVEL = "$dead"
 RESERVED_PREFIXES = (SYS_PREFIX, SHARE_PREFIX, "$events/", "$file/", f"{DEAD_LEVEL}/")
 
 
-def check_topic_name(topic: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES) -> None:
+def check_topic_name(
+    topic: str, max_levels: int = _MAX_LEVELS, max_bytes: int = MAX_TOPIC_BYTES
+) -> None:
     """Refuse what is not a topic name: empty, with wildcards, NUL, too long or too deep.
 
     Raises:
@@ -115,7 +119,7 @@ class TopicFilter:
 
     @classmethod
     def parse(
-        cls, text: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES
+        cls, text: str, max_levels: int = _MAX_LEVELS, max_bytes: int = MAX_TOPIC_BYTES
     ) -> TopicFilter:
         """Parse a filter, with or without ``$share/group/`` or ``$queue/`` in front.
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,12 +25,17 @@ from broker.cluster.frames import (
     FrameType,
     Hello,
     Kept,
+    LoggedRecord,
+    LogRecords,
     S,
     Taken,
     decoded,
     encoded,
 )
 from broker.cluster.inbox import Inbox, OwnRoutes
+from broker.cluster.peer import Peer
+from broker.cluster.positions import Positions
+from broker.cluster.routes import Kind
 from broker.codec.encode import encode_packet
 from broker.codec.packets import (
     PubAck,
@@ -42,6 +50,10 @@ from broker.codec.packets import (
     Will,
 )
 from broker.connection.dead_letters import DeadLetterSettings
+from broker.core.stream import StreamRecord
+from broker.core.topic import TopicFilter
+from broker.storage.frames import CorruptFrame
+from broker.storage.store import LogShard
 from tests.support.linked_cells import Cell, cells, linked
 from tests.support.mqtt_server import on_loop
 from tests.support.waiting import until
@@ -751,3 +763,265 @@ async def test_what_slow_subscribers_take_between_both_hello_is_told(tmp_path: P
         [taken] = transport.bodies(Taken)
         assert (taken.before, sorted(taken.released)) == (8, said.held)
         channel.connection_lost(None)
+
+
+@on_loop
+async def test_a_filter_is_removed_without_a_look_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        live = await two.node.client("live", 5)
+        await live.subscribe(*(SubscriptionRequest(f"live/{n}", 0) for n in range(1000)))
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        names = [f"kept/{n}" for n in range(20)]
+        await kept.subscribe(*(SubscriptionRequest(name, 1) for name in names))
+        await linked([one, two])
+        kind_of = Mock(wraps=Kind.of)
+        monkeypatch.setattr(Kind, "of", kind_of)
+        kept.send(Unsubscribe(1, names))
+        await kept.expect(UnsubAck)
+        await one.node.until(lambda: not one.node.server.hub.router.remote(names[-1]))
+        assert kind_of.call_count < 1000
+
+
+@on_loop
+async def test_a_cell_whose_durable_sessions_ended_keeps_no_records_while_it_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.cluster.link.GRACE_S", 0)
+    async with cells(2, tmp_path) as (one, two):
+        remote = one.node.server.hub.router.remote
+        for cell in (one, two):
+            client = await cell.node.client(f"kept-{cell.place.number}", 5, **_KEEPS)
+            await client.subscribe(SubscriptionRequest("t", 1))
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 1))
+        two.node.end_session("kept-1")
+        await one.node.until(lambda: not any(cell.is_durable for cell, _ in remote("t")))
+        async with one.apart(two):
+            await one.node.until(lambda: not remote("t"))
+            publisher = await one.node.client("p", 5)
+            assert await publish(publisher, "t", b"x", 1, 1) == 0
+            [link] = one.links
+            assert link.log.needed_from(0) == one.node.server.hub.session_log.log_next == 1
+
+
+@on_loop
+async def test_topics_of_as_many_levels_as_the_settings_allow_cross_cells(tmp_path: Path) -> None:
+    topic = "/".join("x" * 150)
+    async with cells(2, tmp_path, max_topic_levels=200) as (one, two):
+        filters = ["#", topic, f"+{topic[1:]}", f"$share/g/{topic}"]
+        subscribers = [
+            await two.node.client(f"s{number}", 5, **_KEEPS) for number in range(len(filters))
+        ]
+        for subscriber, topic_filter in zip(subscribers, filters, strict=True):
+            await subscriber.subscribe(SubscriptionRequest(topic_filter, 1))
+        one.cut(1)
+        await linked([one, two])
+        publisher = await one.node.client("p", 5, will=Will(topic, b"2", 1))
+        assert await publish(publisher, topic, b"1", 1, 1) == 0
+        publisher.abort()
+        for subscriber in subscribers:
+            assert [packet.payload for packet in await receive(subscriber, 2)] == [b"1", b"2"]
+        await two.kill()
+        await two.start()
+        for cell in (one, two):
+            assert cell.node.metrics.value("cell_bad_frames") == 0
+        assert len(two.node.server.hub.sessions.by_client_id["s1"].subscriptions) == 1
+
+
+@on_loop
+async def test_records_before_one_that_breaks_the_rules_do_not_come_again(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (_, two):
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 2))
+        [link] = two.links
+        records = [LoggedRecord(at, 0, "t#"[at], b"x", 2, False, "p") for at in range(2)]
+        [frame] = FrameDecoder().feed(encoded(LogRecords(records, 2)))
+        with pytest.raises(FrameError):
+            link.take(frame)
+        assert len(await receive(kept, 1)) == 1
+        await two.node.writer.committed()
+        assert Positions(two.node.writer).at(0)[1] == 1
+
+
+@on_loop
+async def test_live_subscribers_get_what_was_published_with_qos_2_while_their_cell_was_away(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 2))
+        async with one.apart(two):
+            assert await publish(publisher, "t", b"once", 2, 1) == 0
+            for _ in range(3):
+                one.node.pass_time(31)
+            await one.node.writer.committed()
+        assert [packet.payload for packet in await receive(live, 1)] == [b"once"]
+        await live.expect(PubRel)
+        await live.silence()
+
+
+@pytest.mark.parametrize("kind", ["live", "removed"])
+@on_loop
+async def test_live_subscribers_get_what_waited_for_a_durable_session_that_ended(
+    kind: str, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t" if kind == "live" else "#", 1))
+        async with one.apart(two):
+            assert await publish(publisher, "t", b"1", 1, 1) == 0
+            two.node.end_session("kept")
+        await linked([one, two])
+        assert await publish(publisher, "t", b"2", 1, 1) == 0
+        for expected in (b"1", b"2"):
+            assert [packet.payload for packet in await receive(live, 1)] == [expected]
+        await live.silence()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@on_loop
+async def test_a_durable_session_that_comes_doubles_nothing_for_live_subscribers(
+    qos: int, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        own = await one.node.client("own", 5, **_KEEPS)
+        await own.subscribe(SubscriptionRequest("t", 2))
+        publisher = await one.node.client("p", 5)
+        live = await two.node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 2))
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        async with one.apart(two):
+            publisher.send(Publish("t", b"1", qos, packet_id=1))
+            assert [packet.payload for packet in await receive(own, 1)] == [b"1"]
+            await kept.subscribe(SubscriptionRequest("t", 2))
+        await linked([one, two])
+        publisher.send(Publish("t", b"2", qos, packet_id=2))
+        assert [packet.payload for packet in await receive(live, 2)] == [b"1", b"2"]
+
+
+@on_loop
+async def test_many_filters_are_told_and_removed_in_many_turns_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = 500
+    monkeypatch.setattr("broker.cluster.link.GRACE_S", 0)
+    monkeypatch.setattr("broker.cluster.remote_routes._FILTERS", 100)
+    async with cells(2, tmp_path) as (one, two):
+        live = await two.node.client("live", 5)
+        names = [f"t/{number}" for number in range(total)]
+        await live.subscribe(*(SubscriptionRequest(name, 0) for name in names))
+        router = one.node.server.hub.router
+        clock = one.clock.monotonic_s
+        turn = 0
+        told: Counter[int] = Counter()
+        removed: Counter[int] = Counter()
+
+        def count(counted: Counter[int]) -> None:
+            counted[turn] += 1
+            asyncio.get_running_loop().call_soon(end_turn)
+
+        def end_turn() -> None:
+            nonlocal turn
+            turn += 1
+
+        def later() -> float:
+            one.clock.move(0.001)
+            return clock()
+
+        def send(peer: Peer, frame: bytes) -> None:
+            if frame[4] == FrameType.ROUTES and peer.hub is two.node.server.hub:
+                count(told)
+            sent(peer, frame)
+
+        def remove(cell: Any, topic_filter: TopicFilter) -> None:
+            count(removed)
+            taken(cell, topic_filter)
+
+        sent = Peer.send
+        taken = router.remove_remote
+        monkeypatch.setattr(one.clock, "monotonic_s", later)
+        monkeypatch.setattr(Peer, "send", send)
+        monkeypatch.setattr(router, "remove_remote", remove)
+        async with one.apart(two):
+            await until(lambda: not router.remote(names[-1]))
+        await linked([one, two])
+        assert all(map(router.remote, names))
+        assert sum(told.values()) == len(told) > 4
+        assert sum(removed.values()) == total
+        assert max(removed.values()) < 20
+        removed.clear()
+        await two.kill()
+        await two.start()
+        await until(lambda: not any(map(router.remote, names)))
+        assert max(removed.values()) < 20
+
+
+@on_loop
+async def test_a_log_with_a_record_that_does_not_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        monkeypatch.setattr("broker.cluster.log_sender._AGAIN_S", 0)
+        read = Mock(side_effect=CorruptFrame("log 1", 0, "the frame is missing"))
+        async with one.apart(two):
+            assert await publish(publisher, "t", b"once", 1, 1) == 0
+            monkeypatch.setattr(one.store, "read", read)
+        await until(lambda: read.called)
+        monkeypatch.undo()
+        assert [packet.payload for packet in await receive(kept, 1)] == [b"once"]
+
+
+@on_loop
+async def test_no_more_of_the_log_is_read_than_the_other_cell_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total, size = 60, 4096
+    monkeypatch.setattr("broker.cluster.log_sender.MAX_UNKEPT_BYTES", 8 * size)
+    async with cells(2, tmp_path) as (one, two):
+        [link] = one.links
+        publisher = await one.node.client("p", 5)
+        kept = await two.node.client("kept", 5, **_KEEPS)
+        await kept.subscribe(SubscriptionRequest("t", 1))
+        counts: list[int] = []
+        unkept: list[int] = []
+        read = one.store.read
+        send = link.log.flush
+
+        def reading(shard: LogShard, start: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+            records = read(shard, start, limit)
+            counts.append(len(records))
+            return records
+
+        def sending() -> None:
+            unkept.append(link.log._unkept_bytes)
+            send()
+
+        async with one.apart(two):
+            for number in range(1, total + 1):
+                assert await publish(publisher, "t", bytes(size), 1, number) == 0
+            monkeypatch.setattr(one.store, "read", reading)
+            monkeypatch.setattr(link.log, "flush", sending)
+        assert len(await receive(kept, total)) == total
+        assert max(unkept) < 10 * size
+        assert sum(counts) < 3 * total
+
+
+@on_loop
+async def test_cells_link_however_many_messages_slow_subscribers_hold(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        [link] = two.links
+        link.receiver.held.update(range(70_000))
+        two.cut(0)
+        await until(lambda: not one.links.has(1))
+        await linked([one, two])
+        for cell in (one, two):
+            assert cell.node.metrics.value("cell_bad_frames") == 0

@@ -60,6 +60,18 @@ class Cell:
             if link.number == other:
                 link.hang_up()
 
+    @asynccontextmanager
+    async def apart(self, other: Cell) -> AsyncIterator[None]:
+        """Cut the link to another cell off, and let neither connect again until the end."""
+        listening = max(self, other, key=lambda cell: cell.place.number).place
+        path = listening.run / f"link-{listening.number}.sock"
+        hidden = path.with_suffix(".hidden")
+        path.rename(hidden)
+        self.cut(other.place.number)
+        await until(lambda: not other.links.has(self.place.number))
+        yield
+        hidden.rename(path)
+
 
 @asynccontextmanager
 async def cells(count: int, run: Path, **settings: Any) -> AsyncIterator[list[Cell]]:

@@ -228,9 +228,11 @@ class SessionLog:
             if offset < end
         ]
 
-    def part(self, start: int) -> list[tuple[int, Message, str | None]]:
+    def part(
+        self, start: int, limit: int = REFILL_RECORDS
+    ) -> list[tuple[int, Message, str | None]]:
         """Some of the committed records from an offset on, with whom each is addressed to: what there is to see."""
-        records = self._writer.store.read(self.shard, start, REFILL_RECORDS)
+        records = self._writer.store.read(self.shard, start, limit)
         return [
             (offset, message_of(record), record.rule)
             for offset, record in records

@@ -498,7 +498,7 @@ class ShareGroup(GroupState):
         record = _decode(value)
         group = cls(
             key,
-            TopicFilter.parse(record.filter, 1 << 16),
+            TopicFilter.parse(record.filter),
             services,
             record.strategy,
             record.created_ns,
