@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 from broker.cluster.copying import (
     CopyState,
@@ -41,6 +42,29 @@ _OPENING_S: Final = 10.0
 _NOT_BEGUN: Final = "it has not begun"
 
 
+class _Given:
+    """A store on its way to another machine: its keys and values, until ``end``, also in the middle."""
+
+    def __init__(self, cell: int, entries: Iterator[tuple[bytes, bytes]]) -> None:
+        self._cell = cell
+        self._entries: Iterator[tuple[bytes, bytes]] | None = entries
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        with self._lock:
+            if self._entries is None:
+                raise Unavailable(f"the copy of cell {self._cell} has ended")
+            return next(self._entries)
+
+    def end(self) -> None:
+        """Drop the iterator, once it has no reader."""
+        with self._lock:
+            self._entries = None
+
+
 class Copy:
     """The copy of one cell, and the thread that keeps it up."""
 
@@ -54,6 +78,9 @@ class Copy:
         self._log = log
         self._bring = bring
         self._database: Database | None = None
+        self._giving = threading.Lock()
+        self._given: WeakSet[_Given] = WeakSet()
+        """The store on its way to other machines."""
         self._is_over = threading.Event()
         self._synced = Mark()
         self._synced_s = self._began_s = 0.0
@@ -86,10 +113,19 @@ class Copy:
         return state, None if problem or self._database is None else self
 
     def copy(self) -> Iterator[tuple[bytes, bytes]]:
-        database = self._database
-        if database is None:
-            raise Unavailable(f"the copy of cell {self.cell} is being replaced")
-        return database.entries()
+        with self._giving:
+            if self._database is None:
+                raise Unavailable(f"the copy of cell {self.cell} is being replaced")
+            given = _Given(self.cell, self._database.entries())
+            self._given.add(given)
+        return given
+
+    def _give_no_more(self) -> None:
+        """End all iterators, which hold RocksDB's lock: the store is to be opened again, here or by the cell."""
+        with self._giving:
+            for given in self._given:
+                given.end()
+            self._given.clear()
 
     def _keep(self) -> None:
         while not self._is_over.is_set():
@@ -117,6 +153,7 @@ class Copy:
         database = self._database
         assert database is not None
         if database.is_broken:
+            self._give_no_more()
             database.recover()
         has_grown = False
         for mark, steps in self._log.follow(database.applied):
@@ -145,7 +182,9 @@ class Copy:
             self._is_over.wait(_AGAIN_S)
 
     def _close(self) -> None:
-        database, self._database = self._database, None
+        with self._giving:
+            database, self._database = self._database, None
+        self._give_no_more()
         self._log.close()
         if database is not None:
             try:

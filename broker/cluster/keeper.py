@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
@@ -418,6 +419,8 @@ class Keeper:
 
     def _keep_copies(self) -> None:
         """Follow the logs of all cells that have a copy here and do not run here."""
+        for cell in self._runs - self._wanted:  # one of an earlier supervisor was not known yet
+            self._end_copy(cell)
         views = self._views()
         for cell, directory in self._directories.items():
             if cell in self._runs or cell in self._copies or self._is_leaving:
@@ -429,6 +432,20 @@ class Keeper:
                 )
                 copy = self._copies[cell] = Copy(cell, directory, log, self._bring)
                 copy.start()
+
+    def _end_copy(self, cell: int, then: Callable[[], None] = lambda: None) -> None:
+        """End the copy of a cell, then call ``then``. On a thread, where there is one: a slow disk must not make this
+        machine silent."""
+        copy = self._copies.pop(cell, None)
+        if copy is None:
+            then()
+            return
+
+        def end() -> None:
+            copy.stop()
+            then()
+
+        threading.Thread(target=end, name=f"end of the copy of cell {cell}").start()
 
     def _bring(self, cell: int, directory: Path, least: int) -> None:
         bring(self._run, self._cluster, cell, directory, least)
@@ -457,10 +474,8 @@ class Keeper:
         """Remove copies that other machines are to have since one was added, once all of these have them."""
         for cell in set(self._directories).difference(self._expected_copies):
             if cell not in self._runs and is_held(views, cell, self._cluster.others_with(cell)):
-                if (copy := self._copies.pop(cell, None)) is not None:
-                    copy.stop()
-                shutil.rmtree(self._directories.pop(cell), ignore_errors=True)
-                _log.info("copy.removed", cell=cell)
+                directory = self._directories.pop(cell)
+                self._end_copy(cell, partial(_remove_copy, cell, directory))
 
     def _tell_expected(self) -> None:
         """Tell the supervisor which cells are to run here: then it is ready."""
@@ -580,11 +595,12 @@ class Keeper:
         if cell == self._stopping:
             self._stopping = None
         _log.info("cell.taken", cell=cell, of=self._homes[cell])
-        copy = self._copies.pop(cell, None)
-        if copy is not None:
-            copy.stop()
         self._owners[cell] = self._places[self._own]
-        self._order(f"start {cell}")
+        self._end_copy(cell, partial(self._start, cell))
+
+    def _start(self, cell: int) -> None:
+        if cell in self._runs:  # it may have been ordered to stop meanwhile
+            self._order(f"start {cell}")
 
     def _say(self, problem: str) -> None:
         if problem != self._said:
@@ -593,6 +609,11 @@ class Keeper:
                 _log.warning("keeper.cannot_write", reason=problem)
             else:
                 _log.info("keeper.writes")
+
+
+def _remove_copy(cell: int, directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    _log.info("copy.removed", cell=cell)
 
 
 _STATE: Final = msgspec.json.Decoder(State)
@@ -627,7 +648,8 @@ async def _stand_in(stand_in: StandIn, is_needed: Callable[[], bool]) -> None:
 def _tell(line: str) -> None:
     """Give the supervisor a line. Where it was killed, there is no one to tell."""
     with suppress(BrokenPipeError):
-        print(line, flush=True)
+        sys.stdout.write(f"{line}\n")  # at once: threads give lines, too
+        sys.stdout.flush()
 
 
 async def _keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in: StandIn) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from queue import Queue
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.cluster.copies import Copy
+from broker.cluster.copying import CopyState, Source
 from broker.cluster.decisions import (
     Views,
     is_held,
@@ -122,6 +126,56 @@ def test_who_asks_a_keeper_does_not_use_its_connection(
     told = keeper.answer(SHOW)
     assert told.machines["a"].runs == [1]
     assert asked == []
+
+
+class _Copy(Copy):
+    """The copy of a cell of machine b or c, which follows; ``slow`` keeps it from ending."""
+
+    def __init__(self, cell: int = CELL, position: int = 5) -> None:
+        self.cell = cell
+        self.position = position
+        self.slow = threading.Event()
+        self.slow.set()
+        self.ended = threading.Event()
+
+    def stop(self) -> None:
+        assert self.slow.wait(10)
+        self.ended.set()
+
+    @property
+    def is_opening(self) -> bool:
+        return False
+
+    def state(self) -> tuple[CopyState, Source | None]:
+        return CopyState(self.position, 1), self
+
+
+def test_the_copy_of_a_cell_ends_that_an_earlier_keeper_has_started(keeper: Keeper) -> None:
+    """It would hold the lock of the store when the cell is started again."""
+    keeper._copies[CELL] = copy = _Copy()
+    keeper.told(f"runs {CELL}")
+    keeper._keep_copies()
+    assert copy.ended.wait(10)
+    assert CELL not in keeper._copies
+
+
+def test_a_copy_that_does_not_end_does_not_keep_the_machine_silent(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is slow; the cell starts once the copy has let go of the store."""
+    ordered: Queue[str] = Queue()
+    keeper._order = ordered.put
+    keeper._copies[CELL] = copy = _Copy()
+    copy.slow.clear()
+    monkeypatch.setattr(keeper._board, "exchange", lambda _own: {})
+    keeper._alone[CELL] = 0
+    for _ in range(4):
+        keeper._round()
+    assert CELL in keeper.answer(SHOW).machines["a"].runs
+    assert f"start {CELL}" not in ordered.queue
+    copy.slow.set()
+    while ordered.get(timeout=10) != f"start {CELL}":
+        pass
 
 
 def test_a_keeper_says_whom_it_has_not_heard_yet(
