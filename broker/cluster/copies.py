@@ -146,7 +146,7 @@ class Copy:
 
     def _open(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._database = Database(self._directory / DATABASE_FOLDER, _MEMORY)
+        self._database = Database(self._directory / DATABASE_FOLDER, _MEMORY, is_copy=True)
         self._synced = self._database.applied
 
     def _follow(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster.copies import Copy
+from broker.cluster.copying import CopyState, remove_store
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog
 from broker.core.errors import Unavailable
@@ -79,7 +81,7 @@ def _brings_none(_cell: int, _directory: Path, _least: int) -> None:
 
 def _follows(copy: Copy, log: Log) -> Copy:
     """The copy, once its disk has all of the log."""
-    eventually(lambda: copy.state()[0].problem == "" and copy.state()[0].position == log.end)
+    eventually(lambda: copy.state()[0] == CopyState(log.end, 1), 10)
     return copy
 
 
@@ -95,3 +97,42 @@ def test_a_store_is_free_once_its_copy_is_stopped_while_it_is_on_its_way(
         pass
     with pytest.raises(Unavailable, match="the copy of cell 1 has ended"):
         next(entries)
+
+
+def _damage(directory: Path) -> None:
+    """Change a byte in the middle of RocksDB's log, as a power failure does that takes what was not synced."""
+    [file] = directory.glob("rocksdb/*.log")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+
+
+def _remove_log(directory: Path) -> None:
+    [file] = directory.glob("rocksdb/*.log")
+    file.unlink()
+
+
+def _stop_without_flush(copy: Copy, directory: Path) -> None:
+    """Leave the directory as a process that is killed does, with all in RocksDB's log."""
+    kept = directory.with_name("kept")
+    shutil.copytree(directory, kept)
+    copy.stop()
+    shutil.rmtree(directory)
+    kept.rename(directory)
+
+
+@pytest.mark.parametrize("harm", [_damage, _remove_log])
+def test_a_copy_whose_disk_has_lost_commits_is_replaced(
+    harm: Callable[[Path], None], log: Log, follow: Callable[..., Copy], tmp_path: Path
+) -> None:
+    copy = _follows(follow(), log)
+    _stop_without_flush(copy, tmp_path / "copy")
+    harm(tmp_path / "copy")
+    brought = []
+
+    def bring(_cell: int, directory: Path, _least: int) -> None:
+        brought.append(directory)
+        remove_store(directory)  # a copy without entries, which the log still has
+
+    _follows(follow(bring), log)
+    assert brought == [tmp_path / "copy"]
