@@ -22,7 +22,7 @@ from broker.cluster.copying import (
 )
 from broker.cluster.nats.log import NatsLog
 from broker.cluster.settings import ClusterSettings
-from broker.core.errors import ConfigError, Unavailable
+from broker.core.errors import SluiceError, Unavailable
 from broker.observe.log import get_logger
 from broker.storage.commit_log import LogLost, Mark
 from broker.storage.rocksdb.database import Database
@@ -37,6 +37,8 @@ _SOON_S: Final = 0.02
 _IDLE_S: Final = 0.2
 _AGAIN_S: Final = 1.0
 _SYNC_S: Final = 1.0
+# Longest time between attempts to replace a store that cannot be, as on a disk that has no room for two.
+_LONGEST_S: Final = 60.0
 # Seconds for which cells wait at their start for a copy that is being opened.
 _OPENING_S: Final = 10.0
 _NOT_BEGUN: Final = "it has not begun"
@@ -128,20 +130,29 @@ class Copy:
             self._given.clear()
 
     def _keep(self) -> None:
-        while not self._is_over.is_set():
+        is_lost = False
+        pause_s = 0.0  # before the next attempt to replace the store
+        while not self._is_over.wait(pause_s if is_lost else 0.0):
+            began_s = time.monotonic()
             try:
+                if is_lost:
+                    pause_s = max(pause_s, _AGAIN_S)
+                    self._replace()
+                    is_lost = False
                 if self._database is None:
                     self._open()
                 self._follow()
-            except LogLost as error:
-                self._note(str(error))
-                self._make_again()
-            except (ConfigError, Unavailable) as error:
-                self._note(str(error))
-                self._is_over.wait(_AGAIN_S)
+                pause_s = 0.0
             except Exception as error:  # noqa: BLE001  of RocksDB, or a bug: the other copies go on
-                self._note(repr(error))
-                self._is_over.wait(_AGAIN_S)
+                self._note(str(error) if isinstance(error, SluiceError) else repr(error))
+                if is_lost:
+                    # gigabytes may have come in vain; a machine that is away is asked again soon
+                    if time.monotonic() - began_s > _AGAIN_S:
+                        pause_s = min(pause_s * 2, _LONGEST_S)
+                elif isinstance(error, LogLost):
+                    is_lost = True
+                else:
+                    self._is_over.wait(_AGAIN_S)
         self._close()
 
     def _open(self) -> None:
@@ -171,15 +182,11 @@ class Copy:
             self._synced = database.sync()
             self._synced_s = time.monotonic()
 
-    def _make_again(self) -> None:
-        try:
-            least = self._log.trimmed_to()
-            self._close()
-            self._bring(self.cell, self._directory, least)
-            _log.info("copy.made", cell=self.cell)
-        except (LogLost, Unavailable) as error:
-            self._note(str(error))
-            self._is_over.wait(_AGAIN_S)
+    def _replace(self) -> None:
+        least = self._log.trimmed_to()
+        self._close()
+        self._bring(self.cell, self._directory, least)
+        _log.info("copy.made", cell=self.cell)
 
     def _close(self) -> None:
         with self._giving:

@@ -13,8 +13,8 @@ from broker.cluster.copies import Copy
 from broker.cluster.copying import CopyState, remove_store
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog
-from broker.core.errors import Unavailable
-from broker.storage.commit_log import Mark
+from broker.core.errors import ConfigError, Unavailable
+from broker.storage.commit_log import LogLost, Mark
 from broker.storage.rocksdb.store import RocksStore
 from tests.support.jetstream_model import ModelLine, Stream
 from tests.support.node import eventually
@@ -136,3 +136,28 @@ def test_a_copy_whose_disk_has_lost_commits_is_replaced(
 
     _follows(follow(bring), log)
     assert brought == [tmp_path / "copy"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError(["the store cannot be opened: No space left on device"]),
+        OSError(28, "No space left on device"),
+        LogLost("there is no stream"),
+        Unavailable("no other machine has a copy"),
+    ],
+)
+def test_a_copy_that_could_not_be_replaced_is_replaced_later(
+    error: Exception, log: Log, follow: Callable[..., Copy], tmp_path: Path
+) -> None:
+    _follows(follow(), log).stop()
+    owner = (tmp_path / "copy").rename(tmp_path / "owner")
+    log.trim()
+    errors = [error]
+
+    def bring(_cell: int, directory: Path, _least: int) -> None:
+        if errors:
+            raise errors.pop()
+        shutil.copytree(owner, directory, dirs_exist_ok=True)
+
+    _follows(follow(bring), log)
