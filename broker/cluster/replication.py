@@ -1,14 +1,14 @@
 """The store of a cell in a cluster with NATS: its commit log there, and the copies that other machines keep of it.
 
-The log is trimmed to what all copies have on their disks. A copy that does not answer holds it up only until it is
-half full: then the copy is left behind, and is replaced when its machine is back.
+The log is trimmed to what all copies have on their disks. A copy that does not answer, or is far behind another one,
+holds it up only until it is half full: then the copy is left behind, and is replaced later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,8 @@ _SOON_S: Final = 0.1
 # Seconds in which no copy follows until that is an alarm.
 _ALONE_S: Final = 60.0
 _HALF: Final = 0.5
+# Share of a log that is half full by which a copy may be behind another one.
+_QUARTER: Final = 0.25
 # Seconds that the clocks of two machines may differ.
 _CLOCK_S: Final = 3.0
 # Looks at which another server leads the log until that of this machine is asked to.
@@ -61,7 +63,7 @@ _LED_ELSEWHERE: Final = 3
 
 @dataclass(slots=True)
 class CopyRow:
-    """A copy of this cell as its machine told it last; ``problem``: why it does not follow."""
+    """A copy of this cell as its machine told it last; ``problem``: why it does not follow, or not fast enough."""
 
     machine: str
     position: int = 0
@@ -309,6 +311,8 @@ class Replication:
             f"the commit log of cell {self._cell} in NATS has {self.log_bytes} bytes, more than half of its limit",
             cell=self._cell,
         )
+        if is_half_full:
+            _leave_behind(copies, state["state"]["last_seq"] - state["state"]["first_seq"])
         waited = [copy for copy in copies if not (is_half_full and copy.problem)]
         least = min((copy.position for copy in waited), default=self.applied.position)
         await self._trim(writer, least, state["state"]["last_seq"])
@@ -372,6 +376,18 @@ class Replication:
 
         writer.call(trim, tell)
         await done
+
+
+def _leave_behind(copies: Sequence[CopyRow], entries: int) -> None:
+    """Wait no longer for a copy on a slow disk, or one that hangs: it is behind another one by more than a quarter of
+    the log, which has that many ``entries``."""
+    following = [copy for copy in copies if not copy.problem]
+    newest = max((copy.position for copy in following), default=0)
+    for copy in following:
+        if (behind := newest - copy.position) > entries * _QUARTER:
+            copy.problem = (
+                f"it is {behind} entries behind another copy, more than a quarter of the log"
+            )
 
 
 def _look_at_releases(alarms: Alarms, told: Told) -> None:
