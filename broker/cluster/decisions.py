@@ -69,20 +69,31 @@ def _has(state: State, cell: int) -> bool:
     return cell in state.runs and cell not in state.wants
 
 
-def leaves_for(views: Views, cell: int) -> str:
-    """The machine that gets a cell which this one runs: its own machine, or another one where this is drained; empty
-    where it stays for now."""
-    here = views.states[views.own]
+def followers(views: Views, cell: int) -> Sequence[str]:
+    """The machines that may get a cell which this one runs, the best first: its own machine, or also others where this
+    one is drained."""
     home = views.homes[cell]
-    names = views.states if here.is_drained else [home]
-    ready = []
-    for name in names:
-        state = views.states.get(name)
-        if state is None or name == views.own or state.is_leaving or state.is_drained:
-            continue
-        if cell in state.copies and state.copies[cell] >= here.ends.get(cell, 0) - _BEHIND:
-            ready.append((name != home, -state.copies[cell], name))
-    return min(ready)[-1] if ready else ""
+    names = views.states if views.states[views.own].is_drained else [home]
+    able = [
+        (name != home, -state.copies[cell], name)
+        for name in names
+        if name != views.own
+        and (state := views.states.get(name)) is not None
+        and not (state.is_leaving or state.is_drained)
+        and cell in state.copies
+    ]
+    return [name for *_, name in sorted(able)]
+
+
+def leaves_for(views: Views, cell: int) -> str:
+    """The machine that gets a cell which this one runs; empty where it stays for now."""
+    end = views.states[views.own].ends.get(cell)
+    if end is None:
+        return ""
+    near = (
+        name for name in followers(views, cell) if views.states[name].copies[cell] >= end - _BEHIND
+    )
+    return next(near, "")
 
 
 def is_leaving(views: Views, cell: int, runner: str) -> bool:

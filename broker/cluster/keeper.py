@@ -37,6 +37,7 @@ from broker.cluster.copies import Copy, bring
 from broker.cluster.copying import CopyState, Source, server_of_copies, socket_of_copies
 from broker.cluster.decisions import (
     Views,
+    followers,
     is_held,
     is_leaving,
     leaves_for,
@@ -145,6 +146,8 @@ class Keeper:
         """Cells that are announced to the other machines, and start after that."""
         self._alone: dict[int, int] = {}
         """Rounds for which no machine has run a cell."""
+        self._ends: dict[int, int] = {}
+        """Ends of the logs of cells that may leave, as far as they are known."""
         self._follows: dict[int, int] = {}
         """Rounds for which another machine could get a cell that runs here."""
         self._expected: str | None = None
@@ -460,6 +463,7 @@ class Keeper:
         self._hear(messages, state)
         self._rounds += 1
         views = self._views()
+        self._ask_end(views)
         with self._lock:
             for cell in self._directories:
                 self._decide(views, cell)
@@ -489,7 +493,6 @@ class Keeper:
         following = {}
         behind = []
         opening = []
-        ends = {}
         views = self._views()
         for cell, copy in self._copies.items():
             told, source = copy.state()
@@ -503,21 +506,25 @@ class Keeper:
                 following[cell] = told.position
             else:
                 behind.append(cell)
-        for cell in self._runs:
-            if self._is_drained or self._homes[cell] != self._own:
-                ends[cell] = self._end_of(cell)
         runs = sorted(self._runs)
         return State(
-            self._life, self._number, runs, following, ends, behind, self._is_leaving,
+            self._life, self._number, runs, following, self._ends, behind, self._is_leaving,
             self._cluster.digest, self._is_drained, self._version, time.time_ns(),
             sorted(self._wanted), opening=opening,
         )  # fmt: skip
 
-    def _end_of(self, cell: int) -> int:
-        try:
-            return self._board.end_of(cell)
-        except Unavailable:
-            return 1 << 62  # it does not go home now
+    def _ask_end(self, views: Views) -> None:
+        """Ask for the end of the log of one of the cells that may leave: after this machine has written, and of one in
+        a round, since an answer takes 2 s while NATS elects a leader."""
+        cells = [cell for cell in views.states[self._own].runs if followers(views, cell)]
+        ends = {cell: end for cell, end in self._ends.items() if cell in cells}
+        if cells:
+            cell = cells[self._number % len(cells)]
+            try:
+                ends[cell] = self._board.end_of(cell)
+            except Unavailable:
+                ends.pop(cell, None)  # it does not leave now
+        self._ends = ends
 
     def _hear(self, messages: Mapping[str, bytes], own: State) -> None:
         for name, data in messages.items():

@@ -27,11 +27,12 @@ from broker.cluster.decisions import (
     yields,
 )
 from broker.cluster.keeper import Keeper
-from broker.cluster.keeping import SHOW, State
+from broker.cluster.keeping import SHOW, State, Told
 from broker.cluster.owners import make_owners
 from broker.cluster.replication import Replication
 from broker.cluster.settings import ClusterSettings
 from broker.core.cells import LEAVES, Machine, Place
+from broker.core.errors import Unavailable
 
 MACHINES = ("a", "b", "c", "d")
 CELL = 1
@@ -178,6 +179,43 @@ def test_a_copy_that_does_not_end_does_not_keep_the_machine_silent(
         pass
 
 
+def _machine_b_follows(keeper: Keeper) -> dict[str, bytes]:
+    """What machine b writes: it has copies of its own cell, which runs here, and of this machine's."""
+    state = State("x", 1, [], {0: 5, CELL: 5}, {}, cluster=keeper._cluster.digest)
+    return {"b": msgspec.json.encode(state)}
+
+
+def test_a_machine_writes_before_it_asks_for_the_end_of_one_log(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While NATS elects leaders of logs, each answer takes 2 s: the machine must not be silent, or deaf, meanwhile."""
+    asked: list[str] = []
+
+    def exchange(_own: bytes) -> dict[str, bytes]:
+        asked.append("exchange")
+        return _machine_b_follows(keeper)
+
+    def end_of(cell: int) -> int:
+        asked.append(f"end of {cell}")
+        told: Queue[Told] = Queue()
+        threading.Thread(target=lambda: told.put(keeper.answer(SHOW)), daemon=True).start()
+        assert told.get(timeout=5).machines["a"].runs == [0, 1, 2]
+        raise Unavailable("no leader")
+
+    monkeypatch.setattr(keeper._board, "exchange", exchange)
+    monkeypatch.setattr(keeper._board, "end_of", end_of)
+    for cell in range(3):
+        keeper.told(f"runs {cell}")
+    for _ in range(2):
+        keeper._round()
+    # machine c, whose cell 2 runs here, has no copy of it that follows
+    assert asked == ["exchange", "end of 1", "exchange", "end of 1"]
+    keeper._is_drained = True
+    for _ in range(2):
+        keeper._round()
+    assert asked[4:] == ["exchange", "end of 1", "exchange", "end of 0"]
+
+
 def test_a_keeper_says_whom_it_has_not_heard_yet(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +290,9 @@ def test_a_cell_goes_home_to_a_copy_that_is_up_to_date(
     can = not is_leaving and not is_drained and copied >= end - 2000
     assert leaves_for(views("a", {"a": guest, HOME: home}), CELL) == (HOME if can else "")
     assert leaves_for(views("a", {"a": guest}), CELL) == ""
+    # the end of its log is not known
+    unknown = State("x", 1, [CELL], {}, {})
+    assert leaves_for(views("a", {"a": unknown, HOME: home}), CELL) == ""
     # its copy does not follow yet
     without = State("x", 1, [], {}, {})
     assert leaves_for(views("a", {"a": guest, HOME: without}), CELL) == ""
