@@ -565,7 +565,7 @@ class Keeper:
         states = {
             name: heard.state for name, heard in self._heard.items() if heard.rounds < _SILENT
         }
-        return Views(self._own, self._homes, states)
+        return Views(self._own, self._homes, states, self._orders.forgotten)
 
     def _decide(self, views: Views, cell: int) -> None:
         if cell in self._wanted:

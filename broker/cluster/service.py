@@ -112,7 +112,8 @@ class ClusterService:
             told = await asyncio.to_thread(ask, self._place.run, name, SHOW)
         except Unavailable:
             return False
-        return not (told.machines[name].is_drained or told.machines[name].is_leaving)
+        state = told.machines[name]
+        return not (state.is_drained or state.is_leaving or name in told.forgotten)
 
     def _fixed_state(self, machine: Machine) -> State | None:
         """The state of a machine whose cells stay: None where none of them answers."""

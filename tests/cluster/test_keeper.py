@@ -83,6 +83,23 @@ def test_machines_take_turns(states: dict[str, State]) -> None:
         assert positions == sorted(positions, reverse=True)
 
 
+def test_a_machine_that_was_forgotten_and_is_back_runs_no_cell() -> None:
+    """It has the newest copy."""
+    states = {name: State("x", 1, [], {CELL: 5}, {}) for name in "acd"}
+    states["c"] = State("x", 1, [], {CELL: 9}, {})
+
+    def of(own: str) -> Views:
+        return Views(own, {CELL: HOME}, states, ["c"])
+
+    assert [turn_of(of(name), CELL) for name in "adc"] == [0, 1, 2]
+    states["a"] = State("x", 1, [CELL], {}, {CELL: 9}, is_drained=True)
+    assert leaves_for(of("a"), CELL) == "d"
+    # no other one could take its cell before
+    states["a"], states["c"] = states["c"], State("x", 1, [CELL], {}, {CELL: 9})
+    assert leaves_for(of("c"), CELL) == "a"
+    assert is_leaving(of("a"), CELL, "c")
+
+
 def test_a_cell_that_runs_is_known_by_its_machine() -> None:
     running = State("x", 1, [CELL], {}, {})
     assert runner_of(views("a", {"c": running}), CELL) == "c"
