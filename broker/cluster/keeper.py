@@ -577,7 +577,8 @@ class Keeper:
             return
         if cell in self._runs:
             self._alone.pop(cell, None)
-            other = "" if self._is_moving(views) else leaves_for(views, cell)
+            waits = self._is_moving(views) or self._has_to_be_last(cell)
+            other = "" if waits else leaves_for(views, cell)
             self._follows[cell] = self._follows.get(cell, 0) + 1 if other else 0
             if self._follows[cell] == _FOLLOWS and not self._is_orphan:
                 _log.info("cell.leaves", cell=cell, machine=other)
@@ -597,6 +598,11 @@ class Keeper:
         if self._stopping is not None and runner_of(views, self._stopping) not in ("", self._own):
             self._stopping = None
         return self._stopping is not None
+
+    def _has_to_be_last(self, cell: int) -> bool:
+        """True if others of this machine run here, and readers of their records come to its first cell."""
+        own = self._cluster.layout[self._cluster.place].cells
+        return self._is_drained and cell == own.start and any(one in self._runs for one in own[1:])
 
     def _take(self, cell: int) -> None:
         if cell == self._stopping:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from broker.cluster.copies import Copy
 from broker.cluster.copying import CopyState, Source
@@ -122,16 +123,24 @@ def test_a_cell_that_runs_here_is_reached_here_until_it_has_ended() -> None:
 @pytest.fixture
 def keeper(tmp_path: Path) -> Keeper:
     """Of machine a of three with a cell each, before it begins."""
-    machines = [Machine(name, name, 7946, at, 1) for at, name in enumerate("abc")]
-    (tmp_path / "run").mkdir()
-    make_owners(tmp_path / "run", machines)
+    return _keeper(tmp_path, 1)
+
+
+def _keeper(directory: Path, cells: int) -> Keeper:
+    """Of machine a of three, which has so many cells."""
     section = {
         "machine": "a",
-        "machines": {machine.name: {"address": f"{machine.name}:7946"} for machine in machines},
+        "machines": {
+            name: {"address": f"{name}:7946", "cells": cells if name == "a" else 1}
+            for name in "abc"
+        },
         "tls": dict.fromkeys(("certfile", "keyfile", "cacertfile"), "none.pem"),
         "nats": {"servers": ["127.0.0.1:1"]},
     }
-    return Keeper(tmp_path, ClusterSettings.model_validate(section), lambda _line: None)
+    cluster = ClusterSettings.model_validate(section)
+    (directory / "run").mkdir()
+    make_owners(directory / "run", cluster.layout)
+    return Keeper(directory, cluster, lambda _line: None)
 
 
 def test_who_asks_a_keeper_does_not_use_its_connection(
@@ -231,6 +240,38 @@ def test_a_machine_writes_before_it_asks_for_the_end_of_one_log(
     for _ in range(2):
         keeper._round()
     assert asked[4:] == ["exchange", "end of 1", "exchange", "end of 0"]
+
+
+def test_the_first_cell_of_a_drained_machine_leaves_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of the records of the others come to it."""
+    keeper = _keeper(tmp_path, 3)
+    lines: list[str] = []
+    keeper._order = lines.append
+    state = State("x", 1, [], {0: 5, 1: 5, 2: 5}, {}, cluster=keeper._cluster.digest)
+
+    def exchange(_own: bytes) -> dict[str, bytes]:
+        return {"b": msgspec.json.encode(state)}
+
+    monkeypatch.setattr(keeper._board, "exchange", exchange)
+    monkeypatch.setattr(keeper._board, "end_of", lambda _cell: 5)
+    for cell in range(3):
+        keeper.told(f"runs {cell}")
+    keeper._is_drained = True
+    stopped: list[str] = []
+    for _ in range(40):
+        keeper._round()
+        state = replace(state, number=state.number + 1)
+        for line in lines:
+            verb, _, number = line.partition(" ")
+            if verb == "stop":
+                stopped.append(number)
+                keeper.told(f"ended {number}")
+                state.runs.append(int(number))
+        lines.clear()
+    assert sorted(stopped[:2]) == ["1", "2"]
+    assert stopped[2:] == ["0"]
 
 
 def test_a_keeper_says_whom_it_has_not_heard_yet(
