@@ -78,6 +78,8 @@ _TURN: Final = 4
 _HELD_OFF: Final = 10
 # Rounds for which the copy of another machine has to follow until it gets the cell.
 _FOLLOWS: Final = 3
+# Problem of a keeper that has not heard from all machines.
+_STARTING: Final = "the keeper is starting"
 # Seconds for which a machine that leaves, and runs a server of NATS, waits for others that leave and still write.
 _LAST_S: Final = 15.0
 
@@ -217,11 +219,15 @@ class Keeper:
             return Told(refused="the orders in NATS are of another release: upgrade this machine")
         with self._lock:
             states = self._states_now()
-            clocks_s = {name: self._heard[name].clock_s for name in states if name != self._own}
+            clocks_s = {
+                name: heard.clock_s
+                for name, heard in self._heard.items()
+                if name in states and name != self._own and not heard.is_old
+            }
             forgotten = self._orders.forgotten
-            return Told(
-                states, self._said, "", dict(self._homes), forgotten, clocks_s, self._unheard()
-            )
+            unheard = self._unheard()
+            problem = self._said or (_STARTING if unheard else "")
+            return Told(states, problem, "", dict(self._homes), forgotten, clocks_s, unheard)
 
     def _unheard(self) -> list[str]:
         """Machines that have written nothing since this keeper began, until they count as silent."""
@@ -268,6 +274,8 @@ class Keeper:
         """
         with self._lock:
             states = self._states_now()
+            if self._unheard():
+                raise Unavailable(_STARTING)
         name, cell = asked.machine, asked.cell
         state = states.get(name)
         if asked.verb == "take":
@@ -391,6 +399,12 @@ class Keeper:
                     break
             # what it wants to take is written at once, so that others see it before they do
             self._is_over.wait(0 if self._wanted else _ROUND_S)
+        if self._is_leaving and not self._said:
+            # its cells have ended: others need not wait until it is silent
+            self._runs -= self._wanted
+            self._wanted.clear()
+            with suppress(Unavailable):
+                self._write()
         for copy in self._copies.values():
             copy.stop()
         self._board.close()
@@ -453,11 +467,15 @@ class Keeper:
     def _bring(self, cell: int, directory: Path, least: int) -> None:
         bring(self._run, self._cluster, cell, directory, least)
 
-    def _round(self) -> None:
+    def _write(self) -> tuple[State, dict[str, bytes]]:
+        """Write what holds now; that, and what all machines have written."""
         self._number += 1
         with self._lock:
             state = self._state()
-        messages = dict(self._board.exchange(msgspec.json.encode(state)))
+        return state, dict(self._board.exchange(msgspec.json.encode(state)))
+
+    def _round(self) -> None:
+        state, messages = self._write()
         with self._lock:
             self._follow_orders(messages.pop(ORDERS, b"{}"))
         self._hear(messages, state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from queue import Queue
 
@@ -28,7 +29,7 @@ from broker.cluster.decisions import (
     yields,
 )
 from broker.cluster.keeper import Keeper
-from broker.cluster.keeping import SHOW, State, Told
+from broker.cluster.keeping import SHOW, Asked, State, Told
 from broker.cluster.owners import make_owners
 from broker.cluster.replication import Replication
 from broker.cluster.settings import ClusterSettings
@@ -37,6 +38,7 @@ from broker.core.errors import Unavailable
 
 MACHINES = ("a", "b", "c", "d")
 CELL = 1
+LATE_NS = time.time_ns() - 3600 * 1_000_000_000
 WANTING = State("x", 1, [CELL], {}, {}, wants=[CELL])
 ROOT = Path(__file__).parents[2]
 HOME = "b"
@@ -281,7 +283,8 @@ def test_a_keeper_says_whom_it_has_not_heard_yet(
     written: dict[str, bytes] = {}
 
     def write(name: str, number: int) -> None:
-        state = State("x", number, [], {}, {}, cluster=keeper._cluster.digest)
+        """The clock of machine b is an hour late."""
+        state = State("x", number, [], {}, {}, cluster=keeper._cluster.digest, clock_ns=LATE_NS)
         written[name] = msgspec.json.encode(state)
 
     monkeypatch.setattr(keeper._board, "exchange", lambda _own: written)
@@ -290,12 +293,38 @@ def test_a_keeper_says_whom_it_has_not_heard_yet(
     write("b", 7)
     keeper._round()
     assert keeper.answer(SHOW).unheard == ["b", "c"]
+    assert keeper.answer(SHOW).clocks_s == {}  # it may have written that an hour ago
     write("b", 8)
     keeper._round()
-    assert keeper.answer(SHOW).unheard == ["c"]
+    told = keeper.answer(SHOW)
+    assert (told.unheard, told.problem) == (["c"], "the keeper is starting")
+    assert told.clocks_s == {"b": pytest.approx(-3600, abs=60)}
+    assert keeper.answer(Asked("forget", "c")).problem == "the keeper is starting"
     for _ in range(6):
         keeper._round()
-    assert keeper.answer(SHOW).unheard == []  # c is silent
+    told = keeper.answer(SHOW)
+    assert (told.unheard, told.problem) == ([], "")  # c is silent
+
+
+def test_a_machine_that_stops_says_that_its_cells_have_ended(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other machines would take them over only once it is silent."""
+    written: list[State] = []
+
+    def exchange(own: bytes) -> dict[str, bytes]:
+        written.append(msgspec.json.decode(own, type=State))
+        if len(written) == 1:
+            for line in ("stop 0", "ended 0"):
+                keeper.told(line)
+            keeper.orphaned()
+        return {}
+
+    monkeypatch.setattr(keeper._board, "exchange", exchange)
+    for line in ("runs 0", "begin 0"):
+        keeper.told(line)
+    keeper.play()
+    assert [(state.runs, state.is_leaving) for state in written] == [([0], False), ([], True)]
 
 
 def test_a_cell_without_copies_begins_without_a_keeper(tmp_path: Path) -> None:
