@@ -191,6 +191,10 @@ class Keeper:
         """True if a cell runs here, or is about to."""
         return cell in self._runs
 
+    def runs_cells(self) -> bool:
+        """True if any cell runs here."""
+        return bool(self._runs - self._wanted)
+
     def orphaned(self) -> None:
         """The supervisor has ended. Where it was killed, cells go on, and so does this for them, until the keeper of
         the next supervisor begins or no cell runs."""
@@ -654,8 +658,8 @@ _ORDERS: Final = msgspec.json.Decoder(Orders)
 class StandIn(Protocol):
     """Serves the API while the first cell of this machine does not run here."""
 
-    def open(self) -> None:
-        """Serve it. May be called again."""
+    def open(self, runs_cells: Callable[[], bool]) -> None:
+        """Serve it; the machine is ready for clients while ``runs_cells``. May be called again."""
 
     async def close(self) -> None:
         """Serve it no more, and leave its address. May be called again."""
@@ -667,13 +671,16 @@ def keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in: Stand
     return 0
 
 
-async def _stand_in(stand_in: StandIn, is_needed: Callable[[], bool]) -> None:
+async def _stand_in(
+    stand_in: StandIn, is_needed: Callable[[], bool], runs_cells: Callable[[], bool]
+) -> None:
     rounds = 0
     while True:
         await asyncio.sleep(_ROUND_S)
-        rounds = rounds + 1 if is_needed() else 0
+        with suppress(OSError):  # no descriptor is free: a later round knows
+            rounds = rounds + 1 if is_needed() else 0
         if rounds >= _IDLE_ROUNDS:
-            stand_in.open()
+            stand_in.open(runs_cells)
 
 
 def _tell(line: str) -> None:
@@ -710,7 +717,7 @@ async def _keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in
         for line in sys.stdin:
             keeper.told(line)
 
-    standing = asyncio.create_task(_stand_in(stand_in, is_needed))
+    standing = asyncio.create_task(_stand_in(stand_in, is_needed, keeper.runs_cells))
     await loop.run_in_executor(None, listen)
     keeper.orphaned()
     await playing
