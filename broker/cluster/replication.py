@@ -244,10 +244,11 @@ class Replication:
     def keep_files(self, writer: Writer, files: Mapping[str, Path]) -> None:
         """Save files of the first cell with its store: a change is in the next commit, and each change of them has an
         entry of the audit log that is committed before its answer."""
-        noted: list[object] = []
+        noted: list[object] | None = None
+        said = ""
 
         def look() -> None:
-            nonlocal noted
+            nonlocal noted, said
             stamps: list[object] = [stamp_of(path) for path in files.values()]
             if stamps == noted:
                 return
@@ -256,10 +257,17 @@ class Replication:
                     name: path.read_bytes() for name, path in files.items() if path.exists()
                 }
             except OSError as error:  # the next commit tries again
-                _log.error("cell.files_not_saved", reason=str(error))
+                if said != (said := str(error)):
+                    _log.error("cell.files_not_saved", reason=said)
                 return
-            noted = stamps
+            noted, said = stamps, ""
             writer.put(_FILES, msgspec.msgpack.encode(contents))
+            writer.when_committed(done)
+
+        def done(error: BaseException | None) -> None:
+            nonlocal noted
+            if error is not None:  # the next commit has them again
+                noted = None
 
         writer.before_commit(look)
         writer.touch()

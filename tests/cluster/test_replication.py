@@ -14,9 +14,12 @@ from broker.cluster.replication import CopyRow, Replication
 from broker.cluster.settings import ClusterSettings
 from broker.core.cells import Place
 from broker.core.clock import SystemClock
+from broker.core.errors import Unavailable
 from broker.core.events import Events
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
+from broker.storage.rocksdb.store import RocksStore
+from broker.storage.store import Batch, Committed
 from broker.storage.writer import Writer
 
 CELL = 1
@@ -75,3 +78,58 @@ def test_a_log_waits_for_a_slow_copy_until_it_is_half_full(
     alarms = Alarms(SystemClock(), Events(), Metrics())
     asyncio.run(replication._look_once(cast(Writer, None), alarms))
     assert (replication.trimmed_to, replication.shown().copies) == (trimmed_to, following)
+
+
+class _Store(RocksStore):
+    """Its first commit fails."""
+
+    failures = 1
+
+    def commit(self, batch: Batch) -> Committed:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the log has confirmed nothing")
+        return super().commit(batch)
+
+
+def test_files_whose_commit_failed_are_saved_with_a_later_one(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_text("1")
+    files = {"rules": tmp_path / "rules", "new": tmp_path / "new"}
+
+    async def test() -> None:
+        store = _Store(tmp_path)
+        writer = Writer(store, asyncio.get_running_loop())
+        replication = Replication(Place(0, 3, tmp_path), CLUSTER, tmp_path)
+        replication.store = store
+        replication.keep_files(writer, files)
+        with pytest.raises(Unavailable):
+            await writer.committed()
+        writer.touch()
+        await writer.committed()
+        (tmp_path / "rules").unlink()
+        assert replication.bring_files(files)
+        assert (tmp_path / "rules").read_text() == "1"
+        await writer.close()
+        store.close()
+
+    asyncio.run(test())
+
+
+def test_a_file_that_cannot_be_read_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {"rules": tmp_path / "rules"}
+    files["rules"].mkdir()
+
+    async def test() -> None:
+        store = RocksStore(tmp_path)
+        writer = Writer(store, asyncio.get_running_loop())
+        Replication(Place(0, 3, tmp_path), CLUSTER, tmp_path).keep_files(writer, files)
+        for _ in range(3):
+            writer.touch()
+            await writer.committed()
+        await writer.close()
+        store.close()
+
+    asyncio.run(test())
+    assert caplog.messages.count("cell.files_not_saved") == 1
