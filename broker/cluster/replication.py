@@ -91,6 +91,8 @@ class Replication:
         self._looks: NatsLog | None = None
         self._server: LineServer | None = None
         self._task: asyncio.Task[None] | None = None
+        self._lacks = ""
+        """Why its store is replaced, as reported."""
         self._alone_s = 0.0
         self._trimmed = 0
         self._led_elsewhere = 0
@@ -146,7 +148,9 @@ class Replication:
         try:
             self.store = RocksStore(self._directory, durability, memory, log)
         except LogLost as error:
-            _log.warning("cell.copy_needed", reason=str(error))
+            if self._lacks != (lacks := str(error)):
+                self._lacks = lacks
+                _log.warning("cell.copy_needed", reason=lacks)
             try:
                 least = log.trimmed_to()
                 bring(self._place.run, self._cluster, self._cell, self._directory, least)
@@ -217,6 +221,8 @@ class Replication:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        if self._looks is not None:
+            self._looks.close()
         if self._server is not None:
             await self._server.stop()
 

@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.cluster.nats.log import NatsLog
+from broker.cluster.keeping import State
+from broker.cluster.nats.line import Servers
+from broker.cluster.nats.log import NatsLog, StreamSettings
 from broker.cluster.replication import CopyRow, Replication
 from broker.cluster.settings import ClusterSettings
 from broker.core.cells import Place
@@ -18,9 +20,11 @@ from broker.core.errors import Unavailable
 from broker.core.events import Events
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
+from broker.storage.rocksdb.options import USUAL_MEMORY
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, Committed
 from broker.storage.writer import Writer
+from tests.support.jetstream_model import ModelLine, Stream
 
 CELL = 1
 SECTION = {
@@ -133,3 +137,49 @@ def test_a_file_that_cannot_be_read_is_reported_once(
 
     asyncio.run(test())
     assert caplog.messages.count("cell.files_not_saved") == 1
+
+
+class _Trimmed(NatsLog):
+    """A log that has nothing of what was in it."""
+
+    def __init__(self) -> None:
+        super().__init__(Servers([]), "plant", CELL, "b", 0.0)
+        stream = Stream()
+        stream.messages += [b""] * 4
+        stream.first = 5
+        self._line = ModelLine(stream, lambda: "none", lambda: stream.last, 5000)  # type: ignore[assignment]
+
+    def make(self, settings: StreamSettings) -> None: ...
+
+
+class _Opening(Replication):
+    """Of a cell whose store lacks what the log no longer has; no machine has a copy."""
+
+    def _machines_with_copies(self) -> Mapping[str, State]:
+        return {}
+
+    def _log(self) -> NatsLog:
+        return _Trimmed()
+
+
+def test_a_cell_that_waits_for_a_copy_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    replication = _Opening(Place(CELL, 3, tmp_path), CLUSTER, tmp_path)
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="no copy is given at copy-1"):
+            replication.open("fsync", USUAL_MEMORY)
+    assert caplog.messages == ["cell.copy_needed"]
+
+
+def test_the_connection_of_looks_is_closed_with_them(tmp_path: Path) -> None:
+    closed: list[str] = []
+
+    class Looks(_Looks):
+        def close(self) -> None:
+            closed.append("looks")
+
+    replication = _Replication(Place(CELL, 3, tmp_path), CLUSTER, tmp_path)
+    replication._looks = Looks(0)
+    asyncio.run(replication.stop())
+    assert closed == ["looks"]
