@@ -554,9 +554,9 @@ class Keeper:
             if state is None:
                 continue
             before = self._heard.get(name)
-            is_new = before is None or (before.state.life, before.state.number) != (
-                state.life,
-                state.number,
+            # a server that lags has older ones
+            is_new = before is None or (
+                state.life != before.state.life or state.number > before.state.number
             )
             if is_new:
                 ahead_ns = state.clock_ns - time.time_ns() if state.clock_ns else 0

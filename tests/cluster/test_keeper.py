@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from queue import Queue
 
@@ -304,6 +305,22 @@ def test_a_keeper_says_whom_it_has_not_heard_yet(
         keeper._round()
     told = keeper.answer(SHOW)
     assert (told.unheard, told.problem) == ([], "")  # c is silent
+
+
+def test_a_machine_is_silent_also_where_a_server_of_nats_lags(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other answer is of that one."""
+    numbers = count()
+
+    def exchange(_own: bytes) -> dict[str, bytes]:
+        state = State("x", 7 + next(numbers) % 2, [], {}, {}, cluster=keeper._cluster.digest)
+        return {"b": msgspec.json.encode(state)}
+
+    monkeypatch.setattr(keeper._board, "exchange", exchange)
+    for _ in range(12):
+        keeper._round()
+    assert "b" not in keeper.answer(SHOW).machines
 
 
 def test_a_machine_that_stops_says_that_its_cells_have_ended(
