@@ -183,3 +183,32 @@ def test_the_connection_of_looks_is_closed_with_them(tmp_path: Path) -> None:
     replication._looks = Looks(0)
     asyncio.run(replication.stop())
     assert closed == ["looks"]
+
+
+class _Refusing(ModelLine):
+    """A server without a leader of the stream."""
+
+    def _answer(self, operation: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if operation == "PURGE":
+            return {"error": {"err_code": 10008, "description": "JetStream system unavailable"}}
+        return super()._answer(operation, asked)
+
+
+def test_a_log_that_nats_did_not_trim_is_trimmed_later(tmp_path: Path) -> None:
+    stream = Stream()
+    log = NatsLog(Servers([]), "plant", CELL, "b", 0.0)
+    log._line = _Refusing(stream, lambda: "none", lambda: stream.last, 5000)  # type: ignore[assignment]
+
+    async def test() -> None:
+        replication = Replication(Place(CELL, 3, tmp_path), CLUSTER, tmp_path)
+        replication.store = RocksStore(tmp_path, log=log)
+        writer = Writer(replication.store, asyncio.get_running_loop())
+        with pytest.raises(Unavailable, match="JetStream system unavailable"):
+            await replication._trim(writer, 1, 1)
+        log._line = ModelLine(stream, lambda: "none", lambda: stream.last, 5000)  # type: ignore[assignment]
+        await replication._trim(writer, 1, 1)
+        assert replication._trimmed == 1
+        await writer.close()
+        replication.store.close()
+
+    asyncio.run(test())
