@@ -56,3 +56,13 @@ def test_a_machine_that_was_forgotten_takes_no_cells_of_a_drained_one(tmp_path: 
             await service.drain("a")
 
     _with_keepers(tmp_path, ["b"], test)
+
+
+def test_of_two_drains_at_once_the_one_of_the_last_machine_is_refused(tmp_path: Path) -> None:
+    async def test(service: ClusterService) -> None:
+        drained = await asyncio.gather(
+            *(service.drain(name) for name in "ab"), return_exceptions=True
+        )
+        assert [isinstance(answer, Conflict) for answer in drained] == [False, True]
+
+    _with_keepers(tmp_path, [], test)
