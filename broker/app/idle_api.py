@@ -1,10 +1,11 @@
 """The API of a machine that is drained or has no cells of its own: requests are relayed to the first cell, and probes
-of load balancers get 503."""
+of load balancers get 503 unless it runs cells of others."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +28,15 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class _Health:
-    def not_ready(self) -> str:
+    def __init__(self, runs_cells: Callable[[], bool]) -> None:
+        self._runs_cells = runs_cells
+
+    def not_ready(self) -> str | None:
         """Reason for which the machine should get no clients."""
-        return "no cell runs here"
+        return None if self._runs_cells() else "no cell runs here"
 
     def remark(self) -> str:
-        return ""
+        return "ok"
 
 
 class IdleApi:
@@ -51,10 +55,11 @@ class IdleApi:
         self._has_files = False
         self._said = ""
 
-    def open(self) -> None:
+    def open(self, runs_cells: Callable[[], bool]) -> None:
         """Answer from now on, as soon as the address is free, and the users of the cluster are known here."""
         if self._opening is None or (self._opening.done() and not self._relays):
-            self._opening = asyncio.create_task(self._open(), name="API of an idle machine")
+            opening = self._open(_Health(runs_cells))
+            self._opening = asyncio.create_task(opening, name="API of an idle machine")
 
     async def close(self) -> None:
         """Answer no more; the address is free then."""
@@ -66,12 +71,15 @@ class IdleApi:
         if self._relays:
             self._run_file.remove()
             _log.info("api.idle_closed")
+        await self._stop_relays()
+
+    async def _stop_relays(self) -> None:
         for relay in self._relays:
             await relay.stop()
         self._relays.clear()
         self._sockets.close()
 
-    async def _open(self) -> None:
+    async def _open(self, health: _Health) -> None:
         if not self._has_files:
             await files_of_front(self._place, self._data_dir).fetch_first()
             self._has_files = True
@@ -81,10 +89,11 @@ class IdleApi:
             if settings.has_tls:
                 make = features.load(features.API_CERTIFICATE)
                 certificate = make(settings.certfile, settings.keyfile)
-            api = local = address_text(*await self._relay(settings.address, certificate))
+            api = local = address_text(*await self._relay(settings.address, health, certificate))
             if settings.has_tls:
-                local = address_text(*await self._relay((_LOOPBACK, 0), None))
-        except ConfigError as error:  # the next call tries again
+                local = address_text(*await self._relay((_LOOPBACK, 0), health))
+        except (ConfigError, OSError) as error:  # the next call tries again
+            await self._stop_relays()
             if self._said != (said := str(error)):
                 self._said = said
                 _log.warning("api.idle_not_opened", reason=said)
@@ -92,10 +101,12 @@ class IdleApi:
         self._run_file.write("none", local)
         _log.info("api.idle", api=api)
 
-    async def _relay(self, address: tuple[str, int], certificate: Any) -> tuple[str, int]:
+    async def _relay(
+        self, address: tuple[str, int], health: _Health, certificate: Any = None
+    ) -> tuple[str, int]:
         listener: socket.socket = features.load(features.API_LISTENER)(*address)
         self._sockets.callback(listener.close)
         most = self._settings.max_connections
-        relay = FrontRelay(self._place, _Health(), most, listener, certificate)
+        relay = FrontRelay(self._place, health, most, listener, certificate)
         self._relays.append(relay)
         return await relay.start()

@@ -177,6 +177,8 @@ class Control:
                 os.dup2(errors, _STANDARD_ERROR)
                 os.close(errors)
                 self._welcomed.set()
+                for key in list(self._asked):  # on a line that was lost before the answer
+                    self._send(Ask(key))
 
     def _answer(self, key: str, sockets: list[socket.socket] | None) -> None:
         asked = self._asked.get(key)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 from broker.cluster.copying import (
     CopyState,
@@ -21,7 +22,7 @@ from broker.cluster.copying import (
 )
 from broker.cluster.nats.log import NatsLog
 from broker.cluster.settings import ClusterSettings
-from broker.core.errors import ConfigError, Unavailable
+from broker.core.errors import SluiceError, Unavailable
 from broker.observe.log import get_logger
 from broker.storage.commit_log import LogLost, Mark
 from broker.storage.rocksdb.database import Database
@@ -36,9 +37,34 @@ _SOON_S: Final = 0.02
 _IDLE_S: Final = 0.2
 _AGAIN_S: Final = 1.0
 _SYNC_S: Final = 1.0
+# Longest time between attempts to replace a store that cannot be, as on a disk that has no room for two.
+_LONGEST_S: Final = 60.0
 # Seconds for which cells wait at their start for a copy that is being opened.
 _OPENING_S: Final = 10.0
 _NOT_BEGUN: Final = "it has not begun"
+
+
+class _Given:
+    """A store on its way to another machine: its keys and values, until ``end``, also in the middle."""
+
+    def __init__(self, cell: int, entries: Iterator[tuple[bytes, bytes]]) -> None:
+        self._cell = cell
+        self._entries: Iterator[tuple[bytes, bytes]] | None = entries
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        with self._lock:
+            if self._entries is None:
+                raise Unavailable(f"the copy of cell {self._cell} has ended")
+            return next(self._entries)
+
+    def end(self) -> None:
+        """Drop the iterator, once it has no reader."""
+        with self._lock:
+            self._entries = None
 
 
 class Copy:
@@ -54,6 +80,9 @@ class Copy:
         self._log = log
         self._bring = bring
         self._database: Database | None = None
+        self._giving = threading.Lock()
+        self._given: WeakSet[_Given] = WeakSet()
+        """The store on its way to other machines."""
         self._is_over = threading.Event()
         self._synced = Mark()
         self._synced_s = self._began_s = 0.0
@@ -86,37 +115,56 @@ class Copy:
         return state, None if problem or self._database is None else self
 
     def copy(self) -> Iterator[tuple[bytes, bytes]]:
-        database = self._database
-        if database is None:
-            raise Unavailable(f"the copy of cell {self.cell} is being replaced")
-        return database.entries()
+        with self._giving:
+            if self._database is None:
+                raise Unavailable(f"the copy of cell {self.cell} is being replaced")
+            given = _Given(self.cell, self._database.entries())
+            self._given.add(given)
+        return given
+
+    def _give_no_more(self) -> None:
+        """End all iterators, which hold RocksDB's lock: the store is to be opened again, here or by the cell."""
+        with self._giving:
+            for given in self._given:
+                given.end()
+            self._given.clear()
 
     def _keep(self) -> None:
-        while not self._is_over.is_set():
+        is_lost = False
+        pause_s = 0.0  # before the next attempt to replace the store
+        while not self._is_over.wait(pause_s if is_lost else 0.0):
+            began_s = time.monotonic()
             try:
+                if is_lost:
+                    pause_s = max(pause_s, _AGAIN_S)
+                    self._replace()
+                    is_lost = False
                 if self._database is None:
                     self._open()
                 self._follow()
-            except LogLost as error:
-                self._note(str(error))
-                self._make_again()
-            except (ConfigError, Unavailable) as error:
-                self._note(str(error))
-                self._is_over.wait(_AGAIN_S)
+                pause_s = 0.0
             except Exception as error:  # noqa: BLE001  of RocksDB, or a bug: the other copies go on
-                self._note(repr(error))
-                self._is_over.wait(_AGAIN_S)
+                self._note(str(error) if isinstance(error, SluiceError) else repr(error))
+                if is_lost:
+                    # gigabytes may have come in vain; a machine that is away is asked again soon
+                    if time.monotonic() - began_s > _AGAIN_S:
+                        pause_s = min(pause_s * 2, _LONGEST_S)
+                elif isinstance(error, LogLost):
+                    is_lost = True
+                else:
+                    self._is_over.wait(_AGAIN_S)
         self._close()
 
     def _open(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._database = Database(self._directory / DATABASE_FOLDER, _MEMORY)
+        self._database = Database(self._directory / DATABASE_FOLDER, _MEMORY, is_copy=True)
         self._synced = self._database.applied
 
     def _follow(self) -> None:
         database = self._database
         assert database is not None
         if database.is_broken:
+            self._give_no_more()
             database.recover()
         has_grown = False
         for mark, steps in self._log.follow(database.applied):
@@ -134,18 +182,16 @@ class Copy:
             self._synced = database.sync()
             self._synced_s = time.monotonic()
 
-    def _make_again(self) -> None:
-        try:
-            least = self._log.trimmed_to()
-            self._close()
-            self._bring(self.cell, self._directory, least)
-            _log.info("copy.made", cell=self.cell)
-        except (LogLost, Unavailable) as error:
-            self._note(str(error))
-            self._is_over.wait(_AGAIN_S)
+    def _replace(self) -> None:
+        least = self._log.trimmed_to()
+        self._close()
+        self._bring(self.cell, self._directory, least)
+        _log.info("copy.made", cell=self.cell)
 
     def _close(self) -> None:
-        database, self._database = self._database, None
+        with self._giving:
+            database, self._database = self._database, None
+        self._give_no_more()
         self._log.close()
         if database is not None:
             try:

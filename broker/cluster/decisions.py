@@ -23,6 +23,11 @@ class Views(msgspec.Struct, frozen=True):
     own: str
     homes: Mapping[int, str]
     states: Mapping[str, State]
+    forgotten: Sequence[str] = ()
+
+    def is_out(self, name: str) -> bool:
+        """True if a machine is drained, or was forgotten: it runs no cell that another one can run."""
+        return self.states[name].is_drained or name in self.forgotten
 
 
 def runner_of(views: Views, cell: int) -> str:
@@ -47,7 +52,7 @@ def turn_of(views: Views, cell: int) -> int | None:
     """Number of machines that should take a cell over before this one; None if it has no copy that follows."""
     home = views.homes[cell]
     ready = [
-        (state.is_drained, name != home, -state.copies.get(cell, 0), name)
+        (views.is_out(name), name != home, -state.copies.get(cell, 0), name)
         for name, state in views.states.items()
         if not state.is_leaving
         and (cell in state.copies or (name == home and cell not in state.behind))
@@ -69,27 +74,38 @@ def _has(state: State, cell: int) -> bool:
     return cell in state.runs and cell not in state.wants
 
 
-def leaves_for(views: Views, cell: int) -> str:
-    """The machine that gets a cell which this one runs: its own machine, or another one where this is drained; empty
-    where it stays for now."""
-    here = views.states[views.own]
+def followers(views: Views, cell: int) -> Sequence[str]:
+    """The machines that may get a cell which this one runs, the best first: its own machine, or also others where this
+    one is drained or forgotten."""
     home = views.homes[cell]
-    names = views.states if here.is_drained else [home]
-    ready = []
-    for name in names:
-        state = views.states.get(name)
-        if state is None or name == views.own or state.is_leaving or state.is_drained:
-            continue
-        if cell in state.copies and state.copies[cell] >= here.ends.get(cell, 0) - _BEHIND:
-            ready.append((name != home, -state.copies[cell], name))
-    return min(ready)[-1] if ready else ""
+    names = views.states if views.is_out(views.own) else [home]
+    able = [
+        (name != home, -state.copies[cell], name)
+        for name in names
+        if name != views.own
+        and (state := views.states.get(name)) is not None
+        and not (state.is_leaving or views.is_out(name))
+        and cell in state.copies
+    ]
+    return [name for *_, name in sorted(able)]
+
+
+def leaves_for(views: Views, cell: int) -> str:
+    """The machine that gets a cell which this one runs; empty where it stays for now."""
+    end = views.states[views.own].ends.get(cell)
+    if end is None:
+        return ""
+    near = (
+        name for name in followers(views, cell) if views.states[name].copies[cell] >= end - _BEHIND
+    )
+    return next(near, "")
 
 
 def is_leaving(views: Views, cell: int, runner: str) -> bool:
     """True if a cell is about to move from the machine that runs it."""
     state = views.states[runner]
     home = views.homes[cell]
-    return state.is_drained or state.is_leaving or (home != runner and home in views.states)
+    return views.is_out(runner) or state.is_leaving or (home != runner and home in views.states)
 
 
 def is_held(views: Views, cell: int, machines: Sequence[str]) -> bool:

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
@@ -36,6 +37,7 @@ from broker.cluster.copies import Copy, bring
 from broker.cluster.copying import CopyState, Source, server_of_copies, socket_of_copies
 from broker.cluster.decisions import (
     Views,
+    followers,
     is_held,
     is_leaving,
     leaves_for,
@@ -76,6 +78,8 @@ _TURN: Final = 4
 _HELD_OFF: Final = 10
 # Rounds for which the copy of another machine has to follow until it gets the cell.
 _FOLLOWS: Final = 3
+# Problem of a keeper that has not heard from all machines.
+_STARTING: Final = "the keeper is starting"
 # Seconds for which a machine that leaves, and runs a server of NATS, waits for others that leave and still write.
 _LAST_S: Final = 15.0
 
@@ -144,6 +148,8 @@ class Keeper:
         """Cells that are announced to the other machines, and start after that."""
         self._alone: dict[int, int] = {}
         """Rounds for which no machine has run a cell."""
+        self._ends: dict[int, int] = {}
+        """Ends of the logs of cells that may leave, as far as they are known."""
         self._follows: dict[int, int] = {}
         """Rounds for which another machine could get a cell that runs here."""
         self._expected: str | None = None
@@ -185,6 +191,10 @@ class Keeper:
         """True if a cell runs here, or is about to."""
         return cell in self._runs
 
+    def runs_cells(self) -> bool:
+        """True if any cell runs here."""
+        return bool(self._runs - self._wanted)
+
     def orphaned(self) -> None:
         """The supervisor has ended. Where it was killed, cells go on, and so does this for them, until the keeper of
         the next supervisor begins or no cell runs."""
@@ -213,11 +223,15 @@ class Keeper:
             return Told(refused="the orders in NATS are of another release: upgrade this machine")
         with self._lock:
             states = self._states_now()
-            clocks_s = {name: self._heard[name].clock_s for name in states if name != self._own}
+            clocks_s = {
+                name: heard.clock_s
+                for name, heard in self._heard.items()
+                if name in states and name != self._own and not heard.is_old
+            }
             forgotten = self._orders.forgotten
-            return Told(
-                states, self._said, "", dict(self._homes), forgotten, clocks_s, self._unheard()
-            )
+            unheard = self._unheard()
+            problem = self._said or (_STARTING if unheard else "")
+            return Told(states, problem, "", dict(self._homes), forgotten, clocks_s, unheard)
 
     def _unheard(self) -> list[str]:
         """Machines that have written nothing since this keeper began, until they count as silent."""
@@ -264,6 +278,8 @@ class Keeper:
         """
         with self._lock:
             states = self._states_now()
+            if self._unheard():
+                raise Unavailable(_STARTING)
         name, cell = asked.machine, asked.cell
         state = states.get(name)
         if asked.verb == "take":
@@ -387,6 +403,12 @@ class Keeper:
                     break
             # what it wants to take is written at once, so that others see it before they do
             self._is_over.wait(0 if self._wanted else _ROUND_S)
+        if self._is_leaving and not self._said:
+            # its cells have ended: others need not wait until it is silent
+            self._runs -= self._wanted
+            self._wanted.clear()
+            with suppress(Unavailable):
+                self._write()
         for copy in self._copies.values():
             copy.stop()
         self._board.close()
@@ -418,6 +440,8 @@ class Keeper:
 
     def _keep_copies(self) -> None:
         """Follow the logs of all cells that have a copy here and do not run here."""
+        for cell in self._runs - self._wanted:  # one of an earlier supervisor was not known yet
+            self._end_copy(cell)
         views = self._views()
         for cell, directory in self._directories.items():
             if cell in self._runs or cell in self._copies or self._is_leaving:
@@ -430,19 +454,38 @@ class Keeper:
                 copy = self._copies[cell] = Copy(cell, directory, log, self._bring)
                 copy.start()
 
+    def _end_copy(self, cell: int, then: Callable[[], None] = lambda: None) -> None:
+        """End the copy of a cell, then call ``then``. On a thread, where there is one: a slow disk must not make this
+        machine silent."""
+        copy = self._copies.pop(cell, None)
+        if copy is None:
+            then()
+            return
+
+        def end() -> None:
+            copy.stop()
+            then()
+
+        threading.Thread(target=end, name=f"end of the copy of cell {cell}").start()
+
     def _bring(self, cell: int, directory: Path, least: int) -> None:
         bring(self._run, self._cluster, cell, directory, least)
 
-    def _round(self) -> None:
+    def _write(self) -> tuple[State, dict[str, bytes]]:
+        """Write what holds now; that, and what all machines have written."""
         self._number += 1
         with self._lock:
             state = self._state()
-        messages = dict(self._board.exchange(msgspec.json.encode(state)))
+        return state, dict(self._board.exchange(msgspec.json.encode(state)))
+
+    def _round(self) -> None:
+        state, messages = self._write()
         with self._lock:
             self._follow_orders(messages.pop(ORDERS, b"{}"))
         self._hear(messages, state)
         self._rounds += 1
         views = self._views()
+        self._ask_end(views)
         with self._lock:
             for cell in self._directories:
                 self._decide(views, cell)
@@ -457,10 +500,8 @@ class Keeper:
         """Remove copies that other machines are to have since one was added, once all of these have them."""
         for cell in set(self._directories).difference(self._expected_copies):
             if cell not in self._runs and is_held(views, cell, self._cluster.others_with(cell)):
-                if (copy := self._copies.pop(cell, None)) is not None:
-                    copy.stop()
-                shutil.rmtree(self._directories.pop(cell), ignore_errors=True)
-                _log.info("copy.removed", cell=cell)
+                directory = self._directories.pop(cell)
+                self._end_copy(cell, partial(_remove_copy, cell, directory))
 
     def _tell_expected(self) -> None:
         """Tell the supervisor which cells are to run here: then it is ready."""
@@ -474,7 +515,6 @@ class Keeper:
         following = {}
         behind = []
         opening = []
-        ends = {}
         views = self._views()
         for cell, copy in self._copies.items():
             told, source = copy.state()
@@ -488,21 +528,25 @@ class Keeper:
                 following[cell] = told.position
             else:
                 behind.append(cell)
-        for cell in self._runs:
-            if self._is_drained or self._homes[cell] != self._own:
-                ends[cell] = self._end_of(cell)
         runs = sorted(self._runs)
         return State(
-            self._life, self._number, runs, following, ends, behind, self._is_leaving,
+            self._life, self._number, runs, following, self._ends, behind, self._is_leaving,
             self._cluster.digest, self._is_drained, self._version, time.time_ns(),
             sorted(self._wanted), opening=opening,
         )  # fmt: skip
 
-    def _end_of(self, cell: int) -> int:
-        try:
-            return self._board.end_of(cell)
-        except Unavailable:
-            return 1 << 62  # it does not go home now
+    def _ask_end(self, views: Views) -> None:
+        """Ask for the end of the log of one of the cells that may leave: after this machine has written, and of one in
+        a round, since an answer takes 2 s while NATS elects a leader."""
+        cells = [cell for cell in views.states[self._own].runs if followers(views, cell)]
+        ends = {cell: end for cell, end in self._ends.items() if cell in cells}
+        if cells:
+            cell = cells[self._number % len(cells)]
+            try:
+                ends[cell] = self._board.end_of(cell)
+            except Unavailable:
+                ends.pop(cell, None)  # it does not leave now
+        self._ends = ends
 
     def _hear(self, messages: Mapping[str, bytes], own: State) -> None:
         for name, data in messages.items():
@@ -510,9 +554,9 @@ class Keeper:
             if state is None:
                 continue
             before = self._heard.get(name)
-            is_new = before is None or (before.state.life, before.state.number) != (
-                state.life,
-                state.number,
+            # a server that lags has older ones
+            is_new = before is None or (
+                state.life != before.state.life or state.number > before.state.number
             )
             if is_new:
                 ahead_ns = state.clock_ns - time.time_ns() if state.clock_ns else 0
@@ -543,7 +587,7 @@ class Keeper:
         states = {
             name: heard.state for name, heard in self._heard.items() if heard.rounds < _SILENT
         }
-        return Views(self._own, self._homes, states)
+        return Views(self._own, self._homes, states, self._orders.forgotten)
 
     def _decide(self, views: Views, cell: int) -> None:
         if cell in self._wanted:
@@ -555,7 +599,8 @@ class Keeper:
             return
         if cell in self._runs:
             self._alone.pop(cell, None)
-            other = "" if self._is_moving(views) else leaves_for(views, cell)
+            waits = self._is_moving(views) or self._has_to_be_last(cell)
+            other = "" if waits else leaves_for(views, cell)
             self._follows[cell] = self._follows.get(cell, 0) + 1 if other else 0
             if self._follows[cell] == _FOLLOWS and not self._is_orphan:
                 _log.info("cell.leaves", cell=cell, machine=other)
@@ -576,15 +621,21 @@ class Keeper:
             self._stopping = None
         return self._stopping is not None
 
+    def _has_to_be_last(self, cell: int) -> bool:
+        """True if others of this machine run here, and readers of their records come to its first cell."""
+        own = self._cluster.layout[self._cluster.place].cells
+        return self._is_drained and cell == own.start and any(one in self._runs for one in own[1:])
+
     def _take(self, cell: int) -> None:
         if cell == self._stopping:
             self._stopping = None
         _log.info("cell.taken", cell=cell, of=self._homes[cell])
-        copy = self._copies.pop(cell, None)
-        if copy is not None:
-            copy.stop()
         self._owners[cell] = self._places[self._own]
-        self._order(f"start {cell}")
+        self._end_copy(cell, partial(self._start, cell))
+
+    def _start(self, cell: int) -> None:
+        if cell in self._runs:  # it may have been ordered to stop meanwhile
+            self._order(f"start {cell}")
 
     def _say(self, problem: str) -> None:
         if problem != self._said:
@@ -595,6 +646,11 @@ class Keeper:
                 _log.info("keeper.writes")
 
 
+def _remove_copy(cell: int, directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    _log.info("copy.removed", cell=cell)
+
+
 _STATE: Final = msgspec.json.Decoder(State)
 _ORDERS: Final = msgspec.json.Decoder(Orders)
 
@@ -602,8 +658,8 @@ _ORDERS: Final = msgspec.json.Decoder(Orders)
 class StandIn(Protocol):
     """Serves the API while the first cell of this machine does not run here."""
 
-    def open(self) -> None:
-        """Serve it. May be called again."""
+    def open(self, runs_cells: Callable[[], bool]) -> None:
+        """Serve it; the machine is ready for clients while ``runs_cells``. May be called again."""
 
     async def close(self) -> None:
         """Serve it no more, and leave its address. May be called again."""
@@ -615,19 +671,23 @@ def keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in: Stand
     return 0
 
 
-async def _stand_in(stand_in: StandIn, is_needed: Callable[[], bool]) -> None:
+async def _stand_in(
+    stand_in: StandIn, is_needed: Callable[[], bool], runs_cells: Callable[[], bool]
+) -> None:
     rounds = 0
     while True:
         await asyncio.sleep(_ROUND_S)
-        rounds = rounds + 1 if is_needed() else 0
+        with suppress(OSError):  # no descriptor is free: a later round knows
+            rounds = rounds + 1 if is_needed() else 0
         if rounds >= _IDLE_ROUNDS:
-            stand_in.open()
+            stand_in.open(runs_cells)
 
 
 def _tell(line: str) -> None:
     """Give the supervisor a line. Where it was killed, there is no one to tell."""
     with suppress(BrokenPipeError):
-        print(line, flush=True)
+        sys.stdout.write(f"{line}\n")  # at once: threads give lines, too
+        sys.stdout.flush()
 
 
 async def _keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in: StandIn) -> None:
@@ -657,7 +717,7 @@ async def _keep(data_dir: Path, cluster: ClusterSettings, version: str, stand_in
         for line in sys.stdin:
             keeper.told(line)
 
-    standing = asyncio.create_task(_stand_in(stand_in, is_needed))
+    standing = asyncio.create_task(_stand_in(stand_in, is_needed, keeper.runs_cells))
     await loop.run_in_executor(None, listen)
     keeper.orphaned()
     await playing

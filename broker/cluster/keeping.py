@@ -66,8 +66,8 @@ class Asked(msgspec.Struct, frozen=True):
 
 class Told(msgspec.Struct, frozen=True):
     """Its answer: the machines that are not silent, by name. ``problem``: why they are not known at present, since this
-    one does not reach NATS, or why an order cannot be kept; there are no machines then. ``refused``: why an order is
-    not one that could be carried out."""
+    one does not reach NATS or has not heard from all, or why an order cannot be kept. ``refused``: why an order is not
+    one that could be carried out."""
 
     machines: Mapping[str, State] = {}
     problem: str = ""

@@ -1,14 +1,14 @@
 """The store of a cell in a cluster with NATS: its commit log there, and the copies that other machines keep of it.
 
-The log is trimmed to what all copies have on their disks. A copy that does not answer holds it up only until it is
-half full: then the copy is left behind, and is replaced when its machine is back.
+The log is trimmed to what all copies have on their disks. A copy that does not answer, or is far behind another one,
+holds it up only until it is half full: then the copy is left behind, and is replaced later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,8 @@ _SOON_S: Final = 0.1
 # Seconds in which no copy follows until that is an alarm.
 _ALONE_S: Final = 60.0
 _HALF: Final = 0.5
+# Share of a log that is half full by which a copy may be behind another one.
+_QUARTER: Final = 0.25
 # Seconds that the clocks of two machines may differ.
 _CLOCK_S: Final = 3.0
 # Looks at which another server leads the log until that of this machine is asked to.
@@ -61,7 +63,7 @@ _LED_ELSEWHERE: Final = 3
 
 @dataclass(slots=True)
 class CopyRow:
-    """A copy of this cell as its machine told it last; ``problem``: why it does not follow."""
+    """A copy of this cell as its machine told it last; ``problem``: why it does not follow, or not fast enough."""
 
     machine: str
     position: int = 0
@@ -89,6 +91,8 @@ class Replication:
         self._looks: NatsLog | None = None
         self._server: LineServer | None = None
         self._task: asyncio.Task[None] | None = None
+        self._lacks = ""
+        """Why its store is replaced, as reported."""
         self._alone_s = 0.0
         self._trimmed = 0
         self._led_elsewhere = 0
@@ -144,7 +148,9 @@ class Replication:
         try:
             self.store = RocksStore(self._directory, durability, memory, log)
         except LogLost as error:
-            _log.warning("cell.copy_needed", reason=str(error))
+            if self._lacks != (lacks := str(error)):
+                self._lacks = lacks
+                _log.warning("cell.copy_needed", reason=lacks)
             try:
                 least = log.trimmed_to()
                 bring(self._place.run, self._cluster, self._cell, self._directory, least)
@@ -215,6 +221,8 @@ class Replication:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        if self._looks is not None:
+            self._looks.close()
         if self._server is not None:
             await self._server.stop()
 
@@ -242,10 +250,11 @@ class Replication:
     def keep_files(self, writer: Writer, files: Mapping[str, Path]) -> None:
         """Save files of the first cell with its store: a change is in the next commit, and each change of them has an
         entry of the audit log that is committed before its answer."""
-        noted: list[object] = []
+        noted: list[object] | None = None
+        said = ""
 
         def look() -> None:
-            nonlocal noted
+            nonlocal noted, said
             stamps: list[object] = [stamp_of(path) for path in files.values()]
             if stamps == noted:
                 return
@@ -254,10 +263,17 @@ class Replication:
                     name: path.read_bytes() for name, path in files.items() if path.exists()
                 }
             except OSError as error:  # the next commit tries again
-                _log.error("cell.files_not_saved", reason=str(error))
+                if said != (said := str(error)):
+                    _log.error("cell.files_not_saved", reason=said)
                 return
-            noted = stamps
+            noted, said = stamps, ""
             writer.put(_FILES, msgspec.msgpack.encode(contents))
+            writer.when_committed(done)
+
+        def done(error: BaseException | None) -> None:
+            nonlocal noted
+            if error is not None:  # the next commit has them again
+                noted = None
 
         writer.before_commit(look)
         writer.touch()
@@ -309,6 +325,8 @@ class Replication:
             f"the commit log of cell {self._cell} in NATS has {self.log_bytes} bytes, more than half of its limit",
             cell=self._cell,
         )
+        if is_half_full:
+            _leave_behind(copies, state["state"]["last_seq"] - state["state"]["first_seq"])
         waited = [copy for copy in copies if not (is_half_full and copy.problem)]
         least = min((copy.position for copy in waited), default=self.applied.position)
         await self._trim(writer, least, state["state"]["last_seq"])
@@ -372,6 +390,18 @@ class Replication:
 
         writer.call(trim, tell)
         await done
+
+
+def _leave_behind(copies: Sequence[CopyRow], entries: int) -> None:
+    """Wait no longer for a copy on a slow disk, or one that hangs: it is behind another one by more than a quarter of
+    the log, which has that many ``entries``."""
+    following = [copy for copy in copies if not copy.problem]
+    newest = max((copy.position for copy in following), default=0)
+    for copy in following:
+        if (behind := newest - copy.position) > entries * _QUARTER:
+            copy.problem = (
+                f"it is {behind} entries behind another copy, more than a quarter of the log"
+            )
 
 
 def _look_at_releases(alarms: Alarms, told: Told) -> None:

@@ -19,6 +19,8 @@ class ClusterService:
     def __init__(self, place: Place | None, is_linked: Callable[[int], bool]) -> None:
         self._place = place
         self._is_linked = is_linked
+        self._ordering = asyncio.Lock()
+        """Held from the check of an order to its answer."""
 
     async def machines(self) -> list[MachineRow]:
         """The machines, in the order of their cells.
@@ -86,13 +88,14 @@ class ClusterService:
         if machine is None:
             raise NotFound("machine", name, did_you_mean(name, [one.name for one in machines]))
         place = self._with_copies()
-        if verb == "drain":
-            others = [one.name for one in machines if one.name != name]
-            if not any(await asyncio.gather(*map(self._takes_cells, others))):
-                raise Conflict(f"no other machine than {name!r} runs and could take its cells")
         # a machine is drained by its own keeper, and any one may keep the other orders
         to = name if verb in ("drain", "resume") else ""
-        told = await self._told(place, to, Asked(verb, name, cell))
+        async with self._ordering:
+            if verb == "drain":
+                others = [one.name for one in machines if one.name != name]
+                if not any(await asyncio.gather(*map(self._takes_cells, others))):
+                    raise Conflict(f"no other machine than {name!r} runs and could take its cells")
+            told = await self._told(place, to, Asked(verb, name, cell))
         if to and name not in told.machines:
             raise Unavailable(f"machine {name!r} cannot do so: {told.problem}")
         return self._row(machine, told.machines.get(name), told)
@@ -112,7 +115,8 @@ class ClusterService:
             told = await asyncio.to_thread(ask, self._place.run, name, SHOW)
         except Unavailable:
             return False
-        return not (told.machines[name].is_drained or told.machines[name].is_leaving)
+        state = told.machines[name]
+        return not (state.is_drained or state.is_leaving or name in told.forgotten)
 
     def _fixed_state(self, machine: Machine) -> State | None:
         """The state of a machine whose cells stay: None where none of them answers."""

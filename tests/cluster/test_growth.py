@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.cluster.acknowledged import Acknowledged
@@ -79,6 +80,9 @@ def test_a_machine_comes_gets_a_cell_and_is_lost(cluster: Cluster) -> None:
     moved = sluice(cluster["a"], "cluster", "move", "3", "d")
     assert moved.stdout == "cell 3 runs on machine d\n", moved
     assert cluster["d"].first_line(60).startswith("sluice ready")
+    # its API is that of no cell, and load balancers send clients there
+    health = httpx.get(f"{cluster['d'].url}/readyz", trust_env=False)
+    assert (health.status_code, health.text) == (200, "ok\n")
     publish("b")
     take("d")
 

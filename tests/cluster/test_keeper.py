@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+from itertools import count
 from pathlib import Path
+from queue import Queue
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from broker.cluster.copies import Copy
+from broker.cluster.copying import CopyState, Source
 from broker.cluster.decisions import (
     Views,
     is_held,
@@ -23,14 +30,16 @@ from broker.cluster.decisions import (
     yields,
 )
 from broker.cluster.keeper import Keeper
-from broker.cluster.keeping import SHOW, State
+from broker.cluster.keeping import SHOW, Asked, State, Told
 from broker.cluster.owners import make_owners
 from broker.cluster.replication import Replication
 from broker.cluster.settings import ClusterSettings
 from broker.core.cells import LEAVES, Machine, Place
+from broker.core.errors import Unavailable
 
 MACHINES = ("a", "b", "c", "d")
 CELL = 1
+LATE_NS = time.time_ns() - 3600 * 1_000_000_000
 WANTING = State("x", 1, [CELL], {}, {}, wants=[CELL])
 ROOT = Path(__file__).parents[2]
 HOME = "b"
@@ -78,6 +87,23 @@ def test_machines_take_turns(states: dict[str, State]) -> None:
         assert positions == sorted(positions, reverse=True)
 
 
+def test_a_machine_that_was_forgotten_and_is_back_runs_no_cell() -> None:
+    """It has the newest copy."""
+    states = {name: State("x", 1, [], {CELL: 5}, {}) for name in "acd"}
+    states["c"] = State("x", 1, [], {CELL: 9}, {})
+
+    def of(own: str) -> Views:
+        return Views(own, {CELL: HOME}, states, ["c"])
+
+    assert [turn_of(of(name), CELL) for name in "adc"] == [0, 1, 2]
+    states["a"] = State("x", 1, [CELL], {}, {CELL: 9}, is_drained=True)
+    assert leaves_for(of("a"), CELL) == "d"
+    # no other one could take its cell before
+    states["a"], states["c"] = states["c"], State("x", 1, [CELL], {}, {CELL: 9})
+    assert leaves_for(of("c"), CELL) == "a"
+    assert is_leaving(of("a"), CELL, "c")
+
+
 def test_a_cell_that_runs_is_known_by_its_machine() -> None:
     running = State("x", 1, [CELL], {}, {})
     assert runner_of(views("a", {"c": running}), CELL) == "c"
@@ -100,16 +126,24 @@ def test_a_cell_that_runs_here_is_reached_here_until_it_has_ended() -> None:
 @pytest.fixture
 def keeper(tmp_path: Path) -> Keeper:
     """Of machine a of three with a cell each, before it begins."""
-    machines = [Machine(name, name, 7946, at, 1) for at, name in enumerate("abc")]
-    (tmp_path / "run").mkdir()
-    make_owners(tmp_path / "run", machines)
+    return _keeper(tmp_path, 1)
+
+
+def _keeper(directory: Path, cells: int) -> Keeper:
+    """Of machine a of three, which has so many cells."""
     section = {
         "machine": "a",
-        "machines": {machine.name: {"address": f"{machine.name}:7946"} for machine in machines},
+        "machines": {
+            name: {"address": f"{name}:7946", "cells": cells if name == "a" else 1}
+            for name in "abc"
+        },
         "tls": dict.fromkeys(("certfile", "keyfile", "cacertfile"), "none.pem"),
         "nats": {"servers": ["127.0.0.1:1"]},
     }
-    return Keeper(tmp_path, ClusterSettings.model_validate(section), lambda _line: None)
+    cluster = ClusterSettings.model_validate(section)
+    (directory / "run").mkdir()
+    make_owners(directory / "run", cluster.layout)
+    return Keeper(directory, cluster, lambda _line: None)
 
 
 def test_who_asks_a_keeper_does_not_use_its_connection(
@@ -124,6 +158,125 @@ def test_who_asks_a_keeper_does_not_use_its_connection(
     assert asked == []
 
 
+class _Copy(Copy):
+    """The copy of a cell of machine b or c, which follows; ``slow`` keeps it from ending."""
+
+    def __init__(self, cell: int = CELL, position: int = 5) -> None:
+        self.cell = cell
+        self.position = position
+        self.slow = threading.Event()
+        self.slow.set()
+        self.ended = threading.Event()
+
+    def stop(self) -> None:
+        assert self.slow.wait(10)
+        self.ended.set()
+
+    @property
+    def is_opening(self) -> bool:
+        return False
+
+    def state(self) -> tuple[CopyState, Source | None]:
+        return CopyState(self.position, 1), self
+
+
+def test_the_copy_of_a_cell_ends_that_an_earlier_keeper_has_started(keeper: Keeper) -> None:
+    """It would hold the lock of the store when the cell is started again."""
+    keeper._copies[CELL] = copy = _Copy()
+    keeper.told(f"runs {CELL}")
+    keeper._keep_copies()
+    assert copy.ended.wait(10)
+    assert CELL not in keeper._copies
+
+
+def test_a_copy_that_does_not_end_does_not_keep_the_machine_silent(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is slow; the cell starts once the copy has let go of the store."""
+    ordered: Queue[str] = Queue()
+    keeper._order = ordered.put
+    keeper._copies[CELL] = copy = _Copy()
+    copy.slow.clear()
+    monkeypatch.setattr(keeper._board, "exchange", lambda _own: {})
+    keeper._alone[CELL] = 0
+    for _ in range(4):
+        keeper._round()
+    assert CELL in keeper.answer(SHOW).machines["a"].runs
+    assert f"start {CELL}" not in ordered.queue
+    copy.slow.set()
+    while ordered.get(timeout=10) != f"start {CELL}":
+        pass
+
+
+def _machine_b_follows(keeper: Keeper) -> dict[str, bytes]:
+    """What machine b writes: it has copies of its own cell, which runs here, and of this machine's."""
+    state = State("x", 1, [], {0: 5, CELL: 5}, {}, cluster=keeper._cluster.digest)
+    return {"b": msgspec.json.encode(state)}
+
+
+def test_a_machine_writes_before_it_asks_for_the_end_of_one_log(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While NATS elects leaders of logs, each answer takes 2 s: the machine must not be silent, or deaf, meanwhile."""
+    asked: list[str] = []
+
+    def exchange(_own: bytes) -> dict[str, bytes]:
+        asked.append("exchange")
+        return _machine_b_follows(keeper)
+
+    def end_of(cell: int) -> int:
+        asked.append(f"end of {cell}")
+        told: Queue[Told] = Queue()
+        threading.Thread(target=lambda: told.put(keeper.answer(SHOW)), daemon=True).start()
+        assert told.get(timeout=5).machines["a"].runs == [0, 1, 2]
+        raise Unavailable("no leader")
+
+    monkeypatch.setattr(keeper._board, "exchange", exchange)
+    monkeypatch.setattr(keeper._board, "end_of", end_of)
+    for cell in range(3):
+        keeper.told(f"runs {cell}")
+    for _ in range(2):
+        keeper._round()
+    # machine c, whose cell 2 runs here, has no copy of it that follows
+    assert asked == ["exchange", "end of 1", "exchange", "end of 1"]
+    keeper._is_drained = True
+    for _ in range(2):
+        keeper._round()
+    assert asked[4:] == ["exchange", "end of 1", "exchange", "end of 0"]
+
+
+def test_the_first_cell_of_a_drained_machine_leaves_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of the records of the others come to it."""
+    keeper = _keeper(tmp_path, 3)
+    lines: list[str] = []
+    keeper._order = lines.append
+    state = State("x", 1, [], {0: 5, 1: 5, 2: 5}, {}, cluster=keeper._cluster.digest)
+
+    def exchange(_own: bytes) -> dict[str, bytes]:
+        return {"b": msgspec.json.encode(state)}
+
+    monkeypatch.setattr(keeper._board, "exchange", exchange)
+    monkeypatch.setattr(keeper._board, "end_of", lambda _cell: 5)
+    for cell in range(3):
+        keeper.told(f"runs {cell}")
+    keeper._is_drained = True
+    stopped: list[str] = []
+    for _ in range(40):
+        keeper._round()
+        state = replace(state, number=state.number + 1)
+        for line in lines:
+            verb, _, number = line.partition(" ")
+            if verb == "stop":
+                stopped.append(number)
+                keeper.told(f"ended {number}")
+                state.runs.append(int(number))
+        lines.clear()
+    assert sorted(stopped[:2]) == ["1", "2"]
+    assert stopped[2:] == ["0"]
+
+
 def test_a_keeper_says_whom_it_has_not_heard_yet(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +284,8 @@ def test_a_keeper_says_whom_it_has_not_heard_yet(
     written: dict[str, bytes] = {}
 
     def write(name: str, number: int) -> None:
-        state = State("x", number, [], {}, {}, cluster=keeper._cluster.digest)
+        """The clock of machine b is an hour late."""
+        state = State("x", number, [], {}, {}, cluster=keeper._cluster.digest, clock_ns=LATE_NS)
         written[name] = msgspec.json.encode(state)
 
     monkeypatch.setattr(keeper._board, "exchange", lambda _own: written)
@@ -140,12 +294,54 @@ def test_a_keeper_says_whom_it_has_not_heard_yet(
     write("b", 7)
     keeper._round()
     assert keeper.answer(SHOW).unheard == ["b", "c"]
+    assert keeper.answer(SHOW).clocks_s == {}  # it may have written that an hour ago
     write("b", 8)
     keeper._round()
-    assert keeper.answer(SHOW).unheard == ["c"]
+    told = keeper.answer(SHOW)
+    assert (told.unheard, told.problem) == (["c"], "the keeper is starting")
+    assert told.clocks_s == {"b": pytest.approx(-3600, abs=60)}
+    assert keeper.answer(Asked("forget", "c")).problem == "the keeper is starting"
     for _ in range(6):
         keeper._round()
-    assert keeper.answer(SHOW).unheard == []  # c is silent
+    told = keeper.answer(SHOW)
+    assert (told.unheard, told.problem) == ([], "")  # c is silent
+
+
+def test_a_machine_is_silent_also_where_a_server_of_nats_lags(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other answer is of that one."""
+    numbers = count()
+
+    def exchange(_own: bytes) -> dict[str, bytes]:
+        state = State("x", 7 + next(numbers) % 2, [], {}, {}, cluster=keeper._cluster.digest)
+        return {"b": msgspec.json.encode(state)}
+
+    monkeypatch.setattr(keeper._board, "exchange", exchange)
+    for _ in range(12):
+        keeper._round()
+    assert "b" not in keeper.answer(SHOW).machines
+
+
+def test_a_machine_that_stops_says_that_its_cells_have_ended(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other machines would take them over only once it is silent."""
+    written: list[State] = []
+
+    def exchange(own: bytes) -> dict[str, bytes]:
+        written.append(msgspec.json.decode(own, type=State))
+        if len(written) == 1:
+            for line in ("stop 0", "ended 0"):
+                keeper.told(line)
+            keeper.orphaned()
+        return {}
+
+    monkeypatch.setattr(keeper._board, "exchange", exchange)
+    for line in ("runs 0", "begin 0"):
+        keeper.told(line)
+    keeper.play()
+    assert [(state.runs, state.is_leaving) for state in written] == [([0], False), ([], True)]
 
 
 def test_a_cell_without_copies_begins_without_a_keeper(tmp_path: Path) -> None:
@@ -198,6 +394,9 @@ def test_a_cell_goes_home_to_a_copy_that_is_up_to_date(
     can = not is_leaving and not is_drained and copied >= end - 2000
     assert leaves_for(views("a", {"a": guest, HOME: home}), CELL) == (HOME if can else "")
     assert leaves_for(views("a", {"a": guest}), CELL) == ""
+    # the end of its log is not known
+    unknown = State("x", 1, [CELL], {}, {})
+    assert leaves_for(views("a", {"a": unknown, HOME: home}), CELL) == ""
     # its copy does not follow yet
     without = State("x", 1, [], {}, {})
     assert leaves_for(views("a", {"a": guest, HOME: without}), CELL) == ""

@@ -46,7 +46,10 @@ class Board:
             self._is_made = False
             self._line.next_server()
             raise Unavailable("NATS: the message of this machine is not taken")
-        return self._last()
+        messages = self._last()
+        if not messages:
+            raise self._not_there()
+        return messages
 
     def read(self) -> Mapping[str, bytes]:
         """Read the last message of each machine, also of silent ones, without writing one.
@@ -63,11 +66,17 @@ class Board:
         answers = self._line.ask_for_list(
             f"$JS.API.DIRECT.GET.{self._stream}", json.dumps(asked).encode(), _ASK_S
         )
+        if answers[-1].is_nobodys:
+            raise self._not_there()
         return {
             answer.headers["Nats-Subject"].removeprefix(self._subjects): answer.payload
             for answer in answers
             if "Nats-Subject" in answer.headers
         }
+
+    def _not_there(self) -> Unavailable:
+        self._line.next_server()
+        return Unavailable("NATS: no server has the messages of the machines at present")
 
     def change_orders(self, change: Callable[[bytes], bytes]) -> bytes:
         """Replace the orders by what ``change`` makes of them, of nothing where there are none. It is called again

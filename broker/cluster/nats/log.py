@@ -207,7 +207,9 @@ class NatsLog:
         self._on_over(reason)
 
     def trim(self, position: int) -> None:
-        self._api(f"STREAM.PURGE.{self._stream}", {"seq": position}, _ASK_S)
+        answer = self._api(f"STREAM.PURGE.{self._stream}", {"seq": position}, _ASK_S)
+        if "error" in answer:
+            raise Unavailable(f"NATS: {answer['error'].get('description', 'not trimmed')}")
 
     def close(self) -> None:
         self._line.close()

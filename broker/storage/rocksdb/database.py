@@ -51,14 +51,15 @@ class Database:
         *,
         must_exist: bool = False,
         log: CommitLog | None = None,
+        is_copy: bool = False,
     ) -> None:
         """Open, creating what is missing. ``must_exist``: where the directory is missing, its data is lost. ``log``:
-        what ``write`` adds to, once ``lead`` was called.
+        what ``write`` adds to, once ``lead`` was called. ``is_copy``: others have all that it has.
 
         Raises:
             ConfigError: the directory cannot be used, a log is empty, gone or damaged in its middle, or a newer release
                 wrote it.
-            LogLost: with ``log``, in place of that where commits are lost here.
+            LogLost: with ``log``, or of a copy, in place of that where commits are lost here.
         """
         self._path = path
         self._memory = memory
@@ -66,6 +67,7 @@ class Database:
         self._write_options = options.without_stalls()
         self._is_broken = False
         self._log = log
+        self._is_replaceable = is_copy or log is not None
         self._is_behind = False
         """True while the log may have what this lacks."""
         self._reopened_at_s = float("-inf")
@@ -338,8 +340,8 @@ class Database:
         return True
 
     def _lost(self, text: str) -> SluiceError:
-        """Error for commits that are lost here: with a commit log, they are elsewhere."""
-        return ConfigError([text]) if self._log is None else LogLost(text)
+        """Error for commits that are lost here: with a commit log, and of a copy, they are elsewhere."""
+        return LogLost(text) if self._is_replaceable else ConfigError([text])
 
     def _open_unheld(self) -> Rdict:
         return open_unheld(lambda: Rdict(str(self._path), options.primary(self._memory)))
