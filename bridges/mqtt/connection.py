@@ -10,16 +10,19 @@ from typing import Any, Final
 from uuid import uuid4
 
 from bridges.mqtt.client import Client, Login, Session
+from bridges.mqtt.inbound import shard_of
 from bridges.mqtt.settings import VERSIONS, MqttSettings
 from bridges.mqtt.websocket import Tunnel
 from bridges.resource.contract import Connector, Context, ProbeStep
 from bridges.resource.errors import BridgeError, ReconnectFirst, connection_error
+from bridges.resource.ingress import position_key
 from bridges.resource.probe import connect_step, resolve_step, tls_step
 from bridges.resource.settings.tls import client_context
 from broker.codec.packets import SubscriptionRequest
 from broker.config.ssrf import AddressDenied, GuardedLoop
 from broker.core.cells import cell_of_name
 from broker.core.topic import TopicFilter, levels_match
+from broker.core.values import Done
 
 _KEPT: Final = "bridges/mqtt/"
 Filters = Mapping[str, Sequence[str]]
@@ -71,9 +74,7 @@ class MqttConnection(Connector):
     async def open(self) -> None:
         """Connect and log in."""
         context = self.context
-        client = Client(
-            self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray
-        )
+        client = self._make_client()
         try:
             await self._dial(client)
             await client.connack
@@ -87,6 +88,16 @@ class MqttConnection(Connector):
             context.memory["remote_origin"] = client.remote_origin
             self._keep()
             context.services.messaging.set_state(f"connection/{self.name}/state", "1")
+
+    def _make_client(self) -> Client:
+        return Client(
+            self._login(),
+            self._session(),
+            self._forget,
+            self._is_lost,
+            self._dropped,
+            self._unsubscribe_stray,
+        )
 
     async def _dial(self, client: Client) -> None:
         """Give the client its way to the other broker."""
@@ -129,13 +140,7 @@ class MqttConnection(Connector):
         options = self.settings.tls
 
         async def websocket() -> str:
-            client = Client(
-                self._login(),
-                self._session(),
-                self._is_lost,
-                self._dropped,
-                self._unsubscribe_stray,
-            )
+            client = self._make_client()
             try:
                 await self._dial(client)
             except (OSError, AddressDenied) as error:
@@ -202,6 +207,16 @@ class MqttConnection(Connector):
         session: Session = memory["session"]
         return session
 
+    def _forget(self, packet_id: int, done: Done) -> None:
+        """Delete the position of a message for all sources, those among them that do not read now."""
+        values = self.context.services.storage.values
+        shard = shard_of(packet_id)
+        for source in self.context.memory.get("filters", ()):
+            key = position_key(source, shard)
+            if values.get(key) is not None:
+                values.put(key, None)
+        values.when_committed(done)
+
     def _is_lost(self, reason: str) -> None:
         self.context.lost(reason)
 
@@ -220,7 +235,7 @@ class MqttConnection(Connector):
         """
         wanted = [request.filter for request in requests]
         filters: dict[str, Sequence[str]] = self.context.memory.setdefault("filters", {})
-        before = filters.get(source, ())
+        before = filters.setdefault(source, ())
         await self.client.subscribe(requests)
         if self._is_trial:
             return

@@ -29,6 +29,11 @@ _CONGESTED_S: Final = 0.02
 _FIRST_PAUSE_S: Final = 0.2
 
 
+def position_key(source: str, shard: str) -> str:
+    """Key of the position of a source in a shard."""
+    return f"{POSITIONS}{source}/{shard}"
+
+
 class Ingress(Member, Feed):
     """One source: publishes what its connector brings in."""
 
@@ -175,7 +180,7 @@ class Ingress(Member, Feed):
         return None if self._source is None else self._source.lag
 
     def _key(self, shard: str) -> str:
-        return f"{POSITIONS}{self.name}/{shard}"
+        return position_key(self.name, shard)
 
     def _is_fresh(self, record: Incoming) -> bool:
         """Return whether a record was not taken yet; it is noted as taken."""

@@ -163,7 +163,7 @@ def delivery(packet_id: int, topic: str = "a", qos: int = 1) -> Delivery:
 
 
 def inbox(name: str = "in", *levels: str) -> Inbox:
-    return Inbox(name, [levels or ("a",)], lambda: None, lambda _packet_id: None)
+    return Inbox(name, [levels or ("a",)], lambda: None)
 
 
 def test_messages_are_acknowledged_in_the_order_in_which_they_came() -> None:
