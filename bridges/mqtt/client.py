@@ -89,11 +89,11 @@ class Login:
 
 
 class Session:
-    """The state that outlives connections: messages in flight, both ways. ``number`` is its start, in nanoseconds."""
+    """The state that outlives connections: messages in flight, both ways."""
 
-    def __init__(self, limit: int, clock: Clock, number: int) -> None:
+    def __init__(self, limit: int, clock: Clock, releases: Releases) -> None:
         self.inflight = InflightWindow(limit)
-        self.releases = Releases(number)
+        self.releases = releases
         self.echoes = Echoes(clock.monotonic_s)
         self.is_new = True
         """True if this process has not been connected in it."""
@@ -106,7 +106,7 @@ class Session:
         self.is_new = False
         self.inflight.connected(is_resumed=is_present and not was_new, window=window)
         if not is_present:
-            self.releases = Releases(self._clock.now_ns())
+            self.releases = self.releases.next_session(self._clock.now_ns())
         return is_present and was_new
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 from bridges.mqtt.client import Client, Login, Session
-from bridges.mqtt.inbound import shard_of
+from bridges.mqtt.inbound import Releases, shard_of
 from bridges.mqtt.settings import VERSIONS, MqttSettings
 from bridges.mqtt.websocket import Tunnel
 from bridges.resource.contract import Connector, Context, ProbeStep
@@ -18,6 +18,7 @@ from bridges.resource.errors import BridgeError, ReconnectFirst, connection_erro
 from bridges.resource.ingress import position_key
 from bridges.resource.probe import connect_step, resolve_step, tls_step
 from bridges.resource.settings.tls import client_context
+from bridges.resource.tasks import future_of_done
 from broker.codec.packets import SubscriptionRequest
 from broker.config.ssrf import AddressDenied, GuardedLoop
 from broker.core.cells import cell_of_name
@@ -193,17 +194,14 @@ class MqttConnection(Connector):
         limit = self.settings.window
         key = (login.server, login.client_id, self.settings.version, limit)
         if self._is_trial:
-            return Session(limit, clock, clock.now_ns())
+            return Session(limit, clock, Releases(clock.now_ns()))
         if memory.get("key") != key:
             kept = self._kept()
-            number = (
-                kept["session"]
-                if kept.get("key") == [login.server, login.client_id]
-                else clock.now_ns()
-            )
-            memory.update(
-                key=key, session=Session(limit, clock, number), filters=kept.get("filters", {})
-            )
+            filters = kept.get("filters", {})
+            releases = Releases(kept.get("session", 0), self._last_position(filters))
+            if kept.get("key") != [login.server, login.client_id]:
+                releases = releases.next_session(clock.now_ns())
+            memory.update(key=key, session=Session(limit, clock, releases), filters=filters)
         session: Session = memory["session"]
         return session
 
@@ -216,6 +214,12 @@ class MqttConnection(Connector):
             if values.get(key) is not None:
                 values.put(key, None)
         values.when_committed(done)
+
+    def _last_position(self, sources: Iterable[str]) -> int:
+        """The highest stored position, or 0."""
+        values = self.context.services.storage.values
+        keys = [key for source in sources for key in values.names(position_key(source, ""))]
+        return max((int(values.get(key) or 0) for key in keys), default=0)
 
     def _is_lost(self, reason: str) -> None:
         self.context.lost(reason)
@@ -236,9 +240,14 @@ class MqttConnection(Connector):
         wanted = [request.filter for request in requests]
         filters: dict[str, Sequence[str]] = self.context.memory.setdefault("filters", {})
         before = filters.setdefault(source, ())
-        await self.client.subscribe(requests)
         if self._is_trial:
+            await self.client.subscribe(requests)
             return
+        self._keep()
+        committed, done = future_of_done()
+        self.context.services.storage.values.when_committed(done)
+        await committed  # a later process must know the session of which messages come
+        await self.client.subscribe(requests)
         filters[source] = wanted
         used = {text for texts in filters.values() for text in texts}
         if gone := [text for text in before if text not in used]:

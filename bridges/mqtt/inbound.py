@@ -71,14 +71,19 @@ class Inbox:
 
 
 class Releases:
-    """Messages with QoS 2 of a session that are not released yet. Outlives connections."""
+    """Messages with QoS 2 of a session that are not released yet. Outlives connections. ``last`` is the last position
+    of earlier ones."""
 
-    def __init__(self, session: int) -> None:
+    def __init__(self, session: int, last: int = 0) -> None:
         self.session = session
-        self._last = session
+        self._last = max(session, last)
         self._positions: dict[int, int] = {}
         self._recorded: set[int] = set()
         self._seen: set[int] = set()
+
+    def next_session(self, now_ns: int) -> Releases:
+        """State of a session that begins: no earlier position is of it, whatever the clock says."""
+        return Releases(max(self._last + 1, now_ns))
 
     def position(self, packet_id: int, kept: Callable[[], int | None], now_ns: int) -> int:
         """The position of a message: that of the one with this identifier which was not released, else a new one.

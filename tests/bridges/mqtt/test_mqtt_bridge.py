@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.codec.packets import PubComp, Publish, PubRec, PubRel
+from broker.codec.packets import PubComp, Publish, PubRec, PubRel, Subscribe
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.storage.memory import MemoryStore
@@ -453,6 +453,41 @@ async def test_message_is_released_for_a_source_that_does_not_read() -> None:
             wire = await far.subscribed(has_session=True)
             wire.send(Publish("a", b"two", 2, packet_id=5))
             await again.until(lambda: _came(again))
+
+
+@on_loop
+async def test_message_of_a_new_session_is_not_a_known_one_though_the_clock_was_set_back() -> None:
+    store, sections = MemoryStore(), dict[str, Any]()
+    async with played_broker() as far:
+        bridges = Bridges(store=store, sections=sections)
+        bridges.clock.ahead_s = 3600
+        bridges.begin()
+        played(bridges, far)
+        wire = await far.subscribed(has_session=False)
+        wire.send(Publish("a", b"one", 2, packet_id=5))
+        await wire.expect(PubRec)
+        await bridges.crash()
+        async with bridging(store=store, sections=sections) as again:
+            wire = await far.subscribed(has_session=False)
+            wire.send(Publish("a", b"two", 2, packet_id=5))
+            await again.until(lambda: _came(again))
+
+
+@on_loop
+async def test_source_subscribes_once_its_session_is_stored() -> None:
+    store = GatedStore()
+    async with played_broker() as far, bridging(store=store) as bridges:
+        store.allow.clear()
+        played(bridges, far)
+        wire, _ = await far.accept(has_session=False)
+        supervisor = bridges.feature.resources.supervisors["plant"]
+        await bridges.until(
+            lambda: supervisor.connector and supervisor.connector.client.inbound.inboxes  # type: ignore[attr-defined]
+        )
+        wire.send(PubRec(9))
+        assert await wire.receive() == PubRel(9), "the answer to what came when the source began"
+        store.allow.set()
+        await wire.expect(Subscribe)
 
 
 def played(bridges: Bridges, far: PlayedBroker) -> None:

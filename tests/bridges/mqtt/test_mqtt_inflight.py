@@ -235,6 +235,13 @@ def test_qos_2_is_known_after_a_crash_in_the_same_session_only() -> None:
     assert Releases(session=2000).position(7, lambda: 1500, 9000) == 9000
 
 
+def test_session_that_begins_is_behind_every_position_of_earlier_ones() -> None:
+    releases = Releases(session=1000)
+    last = releases.position(7, lambda: None, 5000)
+    for earlier in (releases, Releases(session=1000, last=last)):
+        assert earlier.next_session(2000).position(7, lambda: last, 2000) > last
+
+
 def test_release_that_comes_first_makes_the_next_message_a_new_one() -> None:
     releases = Releases(session=1000)
     releases.release(7)

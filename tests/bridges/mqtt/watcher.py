@@ -12,7 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from broker.codec.packets import ConnAck, Connect, Packet, SubAck, Subscribe
+from broker.codec.packets import ConnAck, Connect, Packet, PubRel, SubAck, Subscribe
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.waiting import until
 from tests.support.wire import WireClient
@@ -118,8 +118,11 @@ class PlayedBroker:
         wire, _ = await self.accept(has_session=has_session)
         if before is not None:
             wire.send(before)
+        others: list[Packet] = []
         while not isinstance(packet := await wire.receive(), Subscribe):
-            pass  # PUBREL of all identifiers
+            if not isinstance(packet, PubRel):  # those of identifiers that an earlier process used
+                others.append(packet)
+        wire.push_back(others)
         wire.send(SubAck(packet.packet_id, [2] * len(packet.requests)))
         return wire
 
