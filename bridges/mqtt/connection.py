@@ -172,7 +172,9 @@ class MqttConnection(Connector):
     def _login(self) -> Login:
         settings = self.settings
         node = self.context.services.node
-        client_id = settings.clientid or f"{settings.clientid_prefix}-{node.name}-{self.name}"
+        client_id = (
+            settings.clientid or f"{settings.clientid_prefix}-{self._node_name()}-{self.name}"
+        )
         if cell_of_name(self.name, node.cells) != node.cell:
             client_id = (
                 f"{client_id}-cell-{node.cell}"  # the cell with its sources goes by the name itself
@@ -185,6 +187,12 @@ class MqttConnection(Connector):
             topic = ""
         is_clean = settings.clean_start or self._is_trial
         return Login(self.server, settings, client_id, is_clean, node.origin, topic)
+
+    def _node_name(self) -> str:
+        """The node's name; where machines take cells over, that of the first one: the other broker has its session."""
+        node = self.context.services.node
+        name: str = self._kept().get("node", node.name) if node.moves else node.name
+        return name
 
     def _session(self) -> Session:
         """The state of the session with that broker under that name."""
@@ -282,6 +290,7 @@ class MqttConnection(Connector):
         used = {text for texts in memory.get("filters", {}).values() for text in texts}
         memory["levels"] = [TopicFilter.parse(text).levels for text in used]
         kept = {
+            "node": self._node_name(),
             "key": [login.server, login.client_id],
             "session": self._session().releases.session,
             "filters": memory.get("filters", {}),

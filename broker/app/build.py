@@ -488,7 +488,9 @@ class Node:
                 self.identity.origin,
                 self.own_dir,
                 backtest,
-                *(() if place is None else (place.number, place.count)),
+                cell=0 if place is None else place.number,
+                cells=1 if place is None else place.count,
+                moves=self.config.get("cluster", ClusterSettings).moves,
             ),
             MessagingPort(
                 self.events,

@@ -490,6 +490,27 @@ async def test_source_subscribes_once_its_session_is_stored() -> None:
         await wire.expect(Subscribe)
 
 
+@pytest.mark.parametrize(("moves", "names"), [(True, ["a", "a"]), (False, ["a", "b"])])
+@on_loop
+async def test_client_identifier_stays_where_machines_take_over(
+    moves: bool, names: list[str]
+) -> None:
+    store, sections = MemoryStore(), dict[str, Any]()
+    identifiers = []
+    async with played_broker() as far:
+        for name in ("a", "b"):
+            bridges = Bridges(store=store, sections=sections)
+            bridges.services.node.name, bridges.services.node.moves = name, moves
+            bridges.begin()
+            if name == "a":
+                played(bridges, far)
+            _, connect = await far.accept(has_session=False)
+            identifiers.append(connect.client_id)
+            await connected(bridges)
+            await bridges.crash()
+    assert identifiers == [f"sluice-{name}-plant" for name in names]
+
+
 def played(bridges: Bridges, far: PlayedBroker) -> None:
     """A connector and a source at a broker that a test plays."""
     connector(bridges, far.port, proto_ver="v4", resource_opts={"health_check_interval": "1h"})
