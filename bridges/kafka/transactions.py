@@ -34,7 +34,7 @@ from bridges.resource.errors import (
     TargetUnusable,
     TryAgain,
 )
-from bridges.resource.tasks import future_of_done
+from bridges.resource.tasks import own_store
 from broker.core.errors import SluiceError
 from broker.observe.log import get_logger
 
@@ -42,8 +42,6 @@ _SHORTEST_MS: Final = 10_000
 # Timeout of a transaction; until then consumers of committed records wait for it.
 _LONGEST_MS: Final = 60_000
 _NEEDS_DISK: Final = "exactly_once needs buffer_mode = disk"
-# A key without a value: deleting it makes a commit.
-_NOTHING: Final = "bridges/kafka/nothing"
 _FENCED: Final = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState)
 
 
@@ -90,17 +88,8 @@ class TransactionalSink(KafkaSink):
         return await super()._begin_anew()
 
     async def _own_store(self) -> None:
-        """Return when a commit has shown that no other process has taken the store over.
-
-        Raises:
-            TryAgain: it failed.
-        """
-        values = self._context.services.storage.values
-        values.put(_NOTHING, None)
-        committed, done = future_of_done()
-        values.when_committed(done)
         try:
-            await committed
+            await own_store(self._context.services.storage.values)
         except SluiceError as error:
             raise TryAgain(f"the store cannot be written: {error}") from error
 

@@ -15,7 +15,7 @@ from bridges.resource.errors import BridgeError, ReconnectFirst, understood
 from bridges.resource.figures import SourceFigures
 from bridges.resource.specs import SourceSpec
 from bridges.resource.supervisor import Member
-from bridges.resource.tasks import Backoff, ended, future_of_done
+from bridges.resource.tasks import Backoff, ended, future_of_done, own_store
 from broker.core.action import CONNECTED
 from broker.core.client import Client
 from broker.core.feature import Services
@@ -86,6 +86,8 @@ class Ingress(Member, Feed):
                 self._handed.clear()
                 before = self.figures.success.value
                 try:
+                    if self._services.node.moves:
+                        await own_store(self._services.storage.values)
                     source = self._make_source()
                     await source.check()
                     self._source = source
