@@ -34,6 +34,8 @@ from bridges.resource.errors import (
     TargetUnusable,
     TryAgain,
 )
+from bridges.resource.tasks import own_store
+from broker.core.errors import SluiceError
 from broker.observe.log import get_logger
 
 _SHORTEST_MS: Final = 10_000
@@ -68,16 +70,28 @@ class TransactionalSink(KafkaSink):
 
     async def open(self) -> None:
         """Start the producer, which fences one that is still there; learn what is in Kafka."""
+        await self._own_store()  # else the producer of the process that owns it would be fenced
         await super().open()
         topic = self._settings.cursor_topic
         try:
             await self._cluster.partitions(topic, TopicLayout(config=COMPACTED))
             cursor = await read_cursor(self._cluster, topic, self._id.encode())
+            await self._own_store()  # else the cursor may be of another owner
         except BaseException:
             await self.close()
             raise
         self._cursor = begun(cursor, self._place.run, self._place.begin, self._context.name)
         self._is_open = False
+
+    async def _begin_anew(self) -> AIOKafkaProducer:
+        await self._own_store()
+        return await super()._begin_anew()
+
+    async def _own_store(self) -> None:
+        try:
+            await own_store(self._context.services.storage.values)
+        except SluiceError as error:
+            raise TryAgain(f"the store cannot be written: {error}") from error
 
     async def send(self, records: Sequence[Record]) -> Answers:
         """Rows without positions cannot be told from those sent before."""

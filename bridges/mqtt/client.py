@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from bridges.mqtt.errors import (
@@ -48,6 +49,7 @@ from broker.core.clock import Clock
 from broker.core.errors import PeerError
 from broker.core.origin import MARK
 from broker.core.topic import SHARE_PREFIXES
+from broker.core.values import Done
 
 _LARGEST_PACKET: Final = 268_435_460
 # A PINGREQ that is not answered for so long means that the connection is dead.
@@ -87,11 +89,11 @@ class Login:
 
 
 class Session:
-    """The state that outlives connections: messages in flight, both ways. ``number`` is its start, in nanoseconds."""
+    """The state that outlives connections: messages in flight, both ways."""
 
-    def __init__(self, limit: int, clock: Clock, number: int) -> None:
+    def __init__(self, limit: int, clock: Clock, releases: Releases) -> None:
         self.inflight = InflightWindow(limit)
-        self.releases = Releases(number)
+        self.releases = releases
         self.echoes = Echoes(clock.monotonic_s)
         self.is_new = True
         """True if this process has not been connected in it."""
@@ -104,18 +106,20 @@ class Session:
         self.is_new = False
         self.inflight.connected(is_resumed=is_present and not was_new, window=window)
         if not is_present:
-            self.releases = Releases(self._clock.now_ns())
+            self.releases = self.releases.next_session(self._clock.now_ns())
         return is_present and was_new
 
 
 class Client(asyncio.Protocol):
     """One connection. ``lost`` is called once with the reason why it ended, unless ``close`` was, and ``stray``
-    when messages come that no source wants."""
+    when messages come that no source wants. ``forget`` deletes the position of a message with QoS 2 that will not come
+    again, and calls what it is given when that is committed."""
 
     def __init__(
         self,
         login: Login,
         session: Session,
+        forget: Callable[[int, Done], None],
         lost: Callable[[str], None],
         dropped: Callable[[str], None],
         stray: Callable[[], None],
@@ -129,6 +133,7 @@ class Client(asyncio.Protocol):
         self.version, self.is_v5 = settings.version, settings.version == 5
         self.connack: asyncio.Future[ConnAck] = asyncio.get_running_loop().create_future()
         self.remote_origin = ""
+        self._forget = forget
         self._lost = lost
         self._dropped = dropped
         self._stray = stray
@@ -494,8 +499,6 @@ class Client(asyncio.Protocol):
     def attach(self, inbox: Inbox) -> None:
         """A source reads from now on."""
         self._must_be_open()
-        for packet_id in self.session.releases.released():
-            inbox.released(packet_id)
         self.inbound.attach(inbox)
 
     def _on_publish(self, packet: Publish) -> None:
@@ -538,10 +541,17 @@ class Client(asyncio.Protocol):
             self._write(encode_packet(PubRec(packet.packet_id), self.version))
 
     def _on_pubrel(self, packet: PubRel) -> None:
-        self.session.releases.release(packet.packet_id)
-        for inbox in self.inbound.inboxes.values():
-            inbox.released(packet.packet_id)
-        self._write(encode_packet(PubComp(packet.packet_id), self.version))
+        packet_id = packet.packet_id
+        self.session.releases.release(packet_id)
+        self._forget(packet_id, partial(self._forgotten, packet_id))
+
+    def _forgotten(self, packet_id: int, error: BaseException | None) -> None:
+        """Let the other broker use the identifier again, now that no later process takes its next message for the one
+        that was released; else PUBREL comes again over a new connection."""
+        if error is None:
+            self._write(encode_packet(PubComp(packet_id), self.version))
+        else:
+            self.end(f"the release of a message could not be stored: {error}")
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         self.end(disconnect_error(packet.reason_code, packet.properties, self.login.server))

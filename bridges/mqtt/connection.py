@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 from bridges.mqtt.client import Client, Login, Session
+from bridges.mqtt.inbound import Releases, shard_of
 from bridges.mqtt.settings import VERSIONS, MqttSettings
 from bridges.mqtt.websocket import Tunnel
 from bridges.resource.contract import Connector, Context, ProbeStep
 from bridges.resource.errors import BridgeError, ReconnectFirst, connection_error
+from bridges.resource.ingress import position_key
 from bridges.resource.probe import connect_step, resolve_step, tls_step
 from bridges.resource.settings.tls import client_context
+from bridges.resource.tasks import future_of_done
 from broker.codec.packets import SubscriptionRequest
 from broker.config.ssrf import AddressDenied, GuardedLoop
 from broker.core.cells import cell_of_name
 from broker.core.topic import TopicFilter, levels_match
+from broker.core.values import Done
 
 _KEPT: Final = "bridges/mqtt/"
 Filters = Mapping[str, Sequence[str]]
@@ -71,9 +75,7 @@ class MqttConnection(Connector):
     async def open(self) -> None:
         """Connect and log in."""
         context = self.context
-        client = Client(
-            self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray
-        )
+        client = self._make_client()
         try:
             await self._dial(client)
             await client.connack
@@ -87,6 +89,16 @@ class MqttConnection(Connector):
             context.memory["remote_origin"] = client.remote_origin
             self._keep()
             context.services.messaging.set_state(f"connection/{self.name}/state", "1")
+
+    def _make_client(self) -> Client:
+        return Client(
+            self._login(),
+            self._session(),
+            self._forget,
+            self._is_lost,
+            self._dropped,
+            self._unsubscribe_stray,
+        )
 
     async def _dial(self, client: Client) -> None:
         """Give the client its way to the other broker."""
@@ -129,13 +141,7 @@ class MqttConnection(Connector):
         options = self.settings.tls
 
         async def websocket() -> str:
-            client = Client(
-                self._login(),
-                self._session(),
-                self._is_lost,
-                self._dropped,
-                self._unsubscribe_stray,
-            )
+            client = self._make_client()
             try:
                 await self._dial(client)
             except (OSError, AddressDenied) as error:
@@ -166,7 +172,9 @@ class MqttConnection(Connector):
     def _login(self) -> Login:
         settings = self.settings
         node = self.context.services.node
-        client_id = settings.clientid or f"{settings.clientid_prefix}-{node.name}-{self.name}"
+        client_id = (
+            settings.clientid or f"{settings.clientid_prefix}-{self._node_name()}-{self.name}"
+        )
         if cell_of_name(self.name, node.cells) != node.cell:
             client_id = (
                 f"{client_id}-cell-{node.cell}"  # the cell with its sources goes by the name itself
@@ -180,6 +188,12 @@ class MqttConnection(Connector):
         is_clean = settings.clean_start or self._is_trial
         return Login(self.server, settings, client_id, is_clean, node.origin, topic)
 
+    def _node_name(self) -> str:
+        """The node's name; where machines take cells over, that of the first one: the other broker has its session."""
+        node = self.context.services.node
+        name: str = self._kept().get("node", node.name) if node.moves else node.name
+        return name
+
     def _session(self) -> Session:
         """The state of the session with that broker under that name."""
         login = self._login()
@@ -188,19 +202,32 @@ class MqttConnection(Connector):
         limit = self.settings.window
         key = (login.server, login.client_id, self.settings.version, limit)
         if self._is_trial:
-            return Session(limit, clock, clock.now_ns())
+            return Session(limit, clock, Releases(clock.now_ns()))
         if memory.get("key") != key:
             kept = self._kept()
-            number = (
-                kept["session"]
-                if kept.get("key") == [login.server, login.client_id]
-                else clock.now_ns()
-            )
-            memory.update(
-                key=key, session=Session(limit, clock, number), filters=kept.get("filters", {})
-            )
+            filters = kept.get("filters", {})
+            releases = Releases(kept.get("session", 0), self._last_position(filters))
+            if kept.get("key") != [login.server, login.client_id]:
+                releases = releases.next_session(clock.now_ns())
+            memory.update(key=key, session=Session(limit, clock, releases), filters=filters)
         session: Session = memory["session"]
         return session
+
+    def _forget(self, packet_id: int, done: Done) -> None:
+        """Delete the position of a message for all sources, those among them that do not read now."""
+        values = self.context.services.storage.values
+        shard = shard_of(packet_id)
+        for source in self.context.memory.get("filters", ()):
+            key = position_key(source, shard)
+            if values.get(key) is not None:
+                values.put(key, None)
+        values.when_committed(done)
+
+    def _last_position(self, sources: Iterable[str]) -> int:
+        """The highest stored position, or 0."""
+        values = self.context.services.storage.values
+        keys = [key for source in sources for key in values.names(position_key(source, ""))]
+        return max((int(values.get(key) or 0) for key in keys), default=0)
 
     def _is_lost(self, reason: str) -> None:
         self.context.lost(reason)
@@ -220,10 +247,15 @@ class MqttConnection(Connector):
         """
         wanted = [request.filter for request in requests]
         filters: dict[str, Sequence[str]] = self.context.memory.setdefault("filters", {})
-        before = filters.get(source, ())
-        await self.client.subscribe(requests)
+        before = filters.setdefault(source, ())
         if self._is_trial:
+            await self.client.subscribe(requests)
             return
+        self._keep()
+        committed, done = future_of_done()
+        self.context.services.storage.values.when_committed(done)
+        await committed  # a later process must know the session of which messages come
+        await self.client.subscribe(requests)
         filters[source] = wanted
         used = {text for texts in filters.values() for text in texts}
         if gone := [text for text in before if text not in used]:
@@ -258,6 +290,7 @@ class MqttConnection(Connector):
         used = {text for texts in memory.get("filters", {}).values() for text in texts}
         memory["levels"] = [TopicFilter.parse(text).levels for text in used]
         kept = {
+            "node": self._node_name(),
             "key": [login.server, login.client_id],
             "session": self._session().releases.session,
             "filters": memory.get("filters", {}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from broker.codec.packets import Publish
 from broker.core.topic import levels_match
@@ -18,6 +18,11 @@ Levels = tuple[str, ...]
 # Messages with QoS 0 that wait for a source; what comes then is dropped and counted.
 _MOST_QOS0: Final = 20_000
 _MOST_TOPICS: Final = 10_000
+
+
+def shard_of(packet_id: int) -> str:
+    """Shard of the position of a message with QoS 2."""
+    return f"id {packet_id}"
 
 
 class Delivery:
@@ -34,13 +39,9 @@ class Delivery:
 class Inbox:
     """The messages that wait for one source. ``arrived`` is called when there is one."""
 
-    def __init__(
-        self, name: str, filters: Sequence[Levels], arrived: Callable[[], None], released: Any
-    ) -> None:
+    def __init__(self, name: str, filters: Sequence[Levels], arrived: Callable[[], None]) -> None:
         self.name = name
         self.filters = filters
-        self.released: Callable[[int], None] = released
-        """Called with the packet identifier of a message with QoS 2 that will not come again."""
         self._arrived = arrived
         self._waiting: deque[Delivery] = deque()
 
@@ -70,14 +71,19 @@ class Inbox:
 
 
 class Releases:
-    """Messages with QoS 2 of a session that are not released yet. Outlives connections."""
+    """Messages with QoS 2 of a session that are not released yet. Outlives connections. ``last`` is the last position
+    of earlier ones."""
 
-    def __init__(self, session: int) -> None:
+    def __init__(self, session: int, last: int = 0) -> None:
         self.session = session
-        self._last = session
+        self._last = max(session, last)
         self._positions: dict[int, int] = {}
         self._recorded: set[int] = set()
         self._seen: set[int] = set()
+
+    def next_session(self, now_ns: int) -> Releases:
+        """State of a session that begins: no earlier position is of it, whatever the clock says."""
+        return Releases(max(self._last + 1, now_ns))
 
     def position(self, packet_id: int, kept: Callable[[], int | None], now_ns: int) -> int:
         """The position of a message: that of the one with this identifier which was not released, else a new one.
@@ -89,7 +95,8 @@ class Releases:
             before = kept()
             number = before if before is not None and before >= self.session else None
         if number is None:
-            number = self._last = max(self._last + 1, now_ns)
+            number = max(self._last + 1, now_ns)
+        self._last = max(self._last, number)
         self._seen.add(packet_id)
         self._positions[packet_id] = number
         return number
@@ -107,10 +114,6 @@ class Releases:
         self._seen.add(packet_id)
         self._positions.pop(packet_id, None)
         self._recorded.discard(packet_id)
-
-    def released(self) -> list[int]:
-        """Identifiers that were released in this process, and not used since."""
-        return [packet_id for packet_id in self._seen if packet_id not in self._positions]
 
 
 class InboundMessages:

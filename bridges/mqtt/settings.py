@@ -84,7 +84,8 @@ class MqttSettings(Settings):
     )
     clientid: str = Field(
         default="",
-        description="Client identifier. Default: clientid_prefix, the node's and the connector's name.",
+        description="Client identifier. Default: clientid_prefix, the node's and the connector's name; with copies on "
+        "other machines, the name of the node that connected first.",
     )
     clientid_prefix: str = Field(
         default="sluice", description="Prefix of the default client identifier."

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from bridges.mqtt.client import Client, carried
 from bridges.mqtt.connection import MqttConnection
-from bridges.mqtt.inbound import Delivery, Inbox
+from bridges.mqtt.inbound import Delivery, Inbox, shard_of
 from bridges.mqtt.loops import marked, marks_of
 from bridges.mqtt.settings import LocalSettings, MqttSourceSettings
 from bridges.resource.contract import Context, Feed, Incoming, Source
@@ -62,9 +62,7 @@ class MqttSource(Source):
         client = self._connection.client
         arrived = asyncio.Event()
         filters = [TopicFilter.parse(request.filter).levels for request in self._requests]
-        inbox = Inbox(
-            self._context.name, filters, arrived.set, lambda packet_id: _release(feed, packet_id)
-        )
+        inbox = Inbox(self._context.name, filters, arrived.set)
         client.attach(inbox)
         try:
             await self._connection.subscribe(self._context.name, self._requests)
@@ -100,7 +98,7 @@ class MqttSource(Source):
         needs_columns = with_columns or (self._local is not None and self._local.needs_columns)
         incoming = Incoming(self._columns(packet) if needs_columns else {})
         if packet.qos == 2:
-            shard = _shard(packet.packet_id)
+            shard = shard_of(packet.packet_id)
             now_ns = self._context.services.node.clock.now_ns()
             incoming.shard = shard
             incoming.position = client.session.releases.position(
@@ -163,12 +161,3 @@ class _Local:
 def _mark_origin(incoming: Incoming, origin: str) -> None:
     if origin not in marks_of(incoming.properties):
         incoming.properties = marked(incoming.properties, origin)
-
-
-def _release(feed: Feed, packet_id: int) -> None:
-    if feed.position_of(_shard(packet_id)) is not None:
-        feed.begin_anew(_shard(packet_id))
-
-
-def _shard(packet_id: int) -> str:
-    return f"id {packet_id}"

@@ -15,7 +15,7 @@ from bridges.resource.errors import BridgeError, ReconnectFirst, understood
 from bridges.resource.figures import SourceFigures
 from bridges.resource.specs import SourceSpec
 from bridges.resource.supervisor import Member
-from bridges.resource.tasks import Backoff, ended, future_of_done
+from bridges.resource.tasks import Backoff, ended, future_of_done, own_store
 from broker.core.action import CONNECTED
 from broker.core.client import Client
 from broker.core.feature import Services
@@ -27,6 +27,11 @@ POSITIONS: Final = "bridges/positions/"
 # Pause of a source while the store has more to write than it may.
 _CONGESTED_S: Final = 0.02
 _FIRST_PAUSE_S: Final = 0.2
+
+
+def position_key(source: str, shard: str) -> str:
+    """Key of the position of a source in a shard."""
+    return f"{POSITIONS}{source}/{shard}"
 
 
 class Ingress(Member, Feed):
@@ -81,6 +86,8 @@ class Ingress(Member, Feed):
                 self._handed.clear()
                 before = self.figures.success.value
                 try:
+                    if self._services.node.moves:
+                        await own_store(self._services.storage.values)
                     source = self._make_source()
                     await source.check()
                     self._source = source
@@ -175,7 +182,7 @@ class Ingress(Member, Feed):
         return None if self._source is None else self._source.lag
 
     def _key(self, shard: str) -> str:
-        return f"{POSITIONS}{self.name}/{shard}"
+        return position_key(self.name, shard)
 
     def _is_fresh(self, record: Incoming) -> bool:
         """Return whether a record was not taken yet; it is noted as taken."""

@@ -25,7 +25,7 @@ from bridges.resource.sending.item import Item
 from bridges.resource.settings.secret import hider
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.resource.supervisor import Member, Supervisor
-from bridges.resource.tasks import SerialTasks
+from bridges.resource.tasks import SerialTasks, own_store
 from broker.config.secret_text import secrets_in
 from broker.config.secrets import Secret
 from broker.config.ssrf import AddressGuard
@@ -88,7 +88,7 @@ class Resources:
             )
         self.connector_specs[spec.name] = spec
         self._secrets[spec.name] = _named_secrets_of(spec)
-        make = partial(self.make_connector, spec, supervisor.lost, supervisor.memory)
+        make = partial(self._make_in_turn, spec, supervisor)
         supervisor.equip(spec.resource_opts, make, hider(spec.parameters))
         if self.is_running:
             self.changes.add(spec.id, partial(self._restart_connector, spec))
@@ -137,6 +137,13 @@ class Resources:
         del self._secrets[name]
         if self.is_running:
             self.changes.add(spec.id, supervisor.end)
+
+    async def _make_in_turn(self, spec: ConnectorSpec, supervisor: Supervisor) -> Connector:
+        """A connector to be opened. Where machines take cells over, none of a process that lost its cell: it would take
+        the client identifier, the partitions or the transactions of the one that has the cell now."""
+        if self.services.node.moves:
+            await own_store(self.services.storage.values)
+        return await self.make_connector(spec, supervisor.lost, supervisor.memory)
 
     async def make_connector(
         self,

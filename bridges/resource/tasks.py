@@ -8,13 +8,15 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from broker.core.values import Done
+from broker.core.values import Done, Values
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
 
 # A pause is up to this share of itself shorter, so that what failed together does not come again together.
 JITTER: Final = 0.2
+# A key without a value: deleting it makes a commit.
+_NOTHING: Final = "bridges/nothing"
 
 
 async def until_set(event: asyncio.Event, seconds: float) -> None:
@@ -47,6 +49,18 @@ def future_of_done() -> tuple[asyncio.Future[None], Done]:
             future.set_exception(error)
 
     return future, done
+
+
+async def own_store(values: Values) -> None:
+    """Return when a commit has shown that no other process has taken the store over.
+
+    Raises:
+        Unavailable: the commit failed.
+    """
+    values.put(_NOTHING, None)
+    committed, done = future_of_done()
+    values.when_committed(done)
+    await committed
 
 
 class Backoff:

@@ -26,7 +26,7 @@ from broker.app.reload import ConfigReload
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
 from broker.auth.login_limits import LoginLimits, network_of
-from broker.cluster.directories import cells_directory
+from broker.cluster.directories import cells_directory, origin_file
 from broker.cluster.front_relay import FrontRelay
 from broker.cluster.service import ClusterService
 from broker.config.file_names import API_FILE
@@ -54,6 +54,7 @@ def saved_files(data_dir: Path) -> dict[str, Path]:
     return {
         "objects": data_dir / API_FILE,
         "streams": cells_directory(data_dir) / EPOCHS_FILE,
+        "origin": origin_file(data_dir),
         "token": data_dir / TOKEN_FILE,
         "secrets_key": data_dir / KEY_FILE,
     }

@@ -44,7 +44,7 @@ from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.users import Users
-from broker.cluster.directories import cells_directory, directory_of
+from broker.cluster.directories import cells_directory, directory_of, origin_file
 from broker.cluster.links import Links
 from broker.cluster.settings import ClusterSettings
 from broker.cluster.steering import Steering
@@ -217,9 +217,13 @@ class Node:
         self.tokens = Tokens(self.sections.section("tokens"), self.clock, StoredValues(self.writer))
         self.api_settings = _within_file_limit(config.get("api", ApiSettings))
         name = config.get("node", NodeSettings).name
-        self.identity = Identity(
-            name, product_version(), origin_of(name, StoredValues(self.writer))
+        cluster = config.get("cluster", ClusterSettings)
+        origin = origin_of(
+            cluster.name if cluster.machine else name,
+            StoredValues(self.writer),
+            None if place is None else origin_file(data_dir),
         )
+        self.identity = Identity(name, product_version(), origin)
         self._log_keys = LogKeys(self.writer)
         catalogue = Catalogue(self._log_keys)
         if place is not None:
@@ -375,7 +379,10 @@ class Node:
     def _trace(self, guard: AddressGuard) -> None:
         """Trace messages, where the settings say so."""
         identity = self.identity
-        resource = resource_of(identity.name, identity.version, identity.origin)
+        instance = identity.origin
+        if self.steering is not None:
+            instance += f"/cell-{self.steering.place.number}"
+        resource = resource_of(identity.name, identity.version, instance)
         telemetry = Telemetry(
             guard, resource, asyncio.get_running_loop(), self.alarms, self.metrics
         )
@@ -490,7 +497,9 @@ class Node:
                 self.identity.origin,
                 self.own_dir,
                 backtest,
-                *(() if place is None else (place.number, place.count)),
+                cell=0 if place is None else place.number,
+                cells=1 if place is None else place.count,
+                moves=self.config.get("cluster", ClusterSettings).moves,
             ),
             MessagingPort(
                 self.events,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from broker.core.cells import Place
 from broker.core.errors import ConfigError
@@ -20,6 +21,7 @@ CELLS: Final = "cells"
 # Folder of the copies of other machines' cells.
 COPIES: Final = "copies"
 _COUNT: Final = "count"
+_ORIGIN: Final = "origin"
 # File with the cluster and the machine that the data is of.
 _MACHINE: Final = "machine"
 # Exists while the number of cells changes.
@@ -146,10 +148,12 @@ def check_room(data_dir: Path, count: int, more_bytes: int = 0) -> None:
 
 
 def make_directories(data_dir: Path, count: int) -> None:
-    """Make what is missing, and keep the number of cells once all are there."""
+    """Make what is missing, the origin among it, and keep the number of cells once all are there."""
     for cell in range(count):
         cell_directory(data_dir, cell).mkdir(parents=True, exist_ok=True, mode=0o700)
     keep_count(data_dir, count)
+    if not origin_file(data_dir).exists():
+        _replace(origin_file(data_dir), uuid4().hex[:12])
 
 
 def keep_count(data_dir: Path, count: int) -> None:
@@ -157,8 +161,16 @@ def keep_count(data_dir: Path, count: int) -> None:
     file = data_dir / CELLS / _COUNT
     file.parent.mkdir(exist_ok=True, mode=0o700)
     text = f"{count}\n"
-    if file.exists() and file.read_text() == text:
-        return
+    if not file.exists() or file.read_text() != text:
+        _replace(file, text)
+
+
+def origin_file(data_dir: Path) -> Path:
+    """File with what the cells of this broker, and no other, have in their origin (``broker.core.origin``)."""
+    return data_dir / CELLS / _ORIGIN
+
+
+def _replace(file: Path, text: str) -> None:
     temporary = file.with_suffix(".new")
     with temporary.open("w") as opened:
         opened.write(text)

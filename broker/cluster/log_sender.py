@@ -213,6 +213,11 @@ class LogSender:
         self._earlier.put(levels, "", (subscription.qos, since, before))
         self._earlier_before = before
 
+    def take_back_offsets(self, next_offset: int) -> None:
+        """Records could not be stored: the next one gets this offset after all."""
+        self.end_transits()
+        self._earlier_before = min(self._earlier_before, next_offset)
+
     def is_past(self, offset: int) -> bool:
         """True if the other cell has committed all that it has to get below an offset."""
         if self.kept >= offset:
@@ -292,7 +297,7 @@ class LogSender:
                 is_durable |= cell.is_durable
                 qos = max(qos, subscription.qos)
         for _, (earlier_qos, since, before) in self._earlier.match(message.topic):
-            if since <= offset < before:
+            if since <= offset < min(before, self._earlier_before):
                 is_durable = True
                 qos = max(qos, earlier_qos)
         return (min(message.qos, qos), message.retain, 0) if is_durable else None

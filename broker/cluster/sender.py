@@ -204,7 +204,7 @@ class Sender:
 
     def take_back_offsets(self, next_offset: int) -> None:
         """Records could not be stored: no publisher waits for the other cell, and no live message for their offsets."""
-        self.log.end_transits()
+        self.log.take_back_offsets(next_offset)
         if self.barrier > next_offset:
             self.hold_up_live()
             self.uncork()

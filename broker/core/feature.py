@@ -26,7 +26,8 @@ from broker.core.values import Values
 class NodePort:
     """The node itself. ``origin`` is a name that no other node has (``broker.core.origin``); ``data_dir`` is where a
     feature may store files under its name, None where nothing is stored; ``backtest`` starts the process of a
-    back-test, empty where there are no streams. ``cell`` is the number of this process among ``cells``."""
+    back-test, empty where there are no streams. ``cell`` is the number of this process among ``cells``; ``moves`` is
+    true if other machines, whose nodes have other names, take it over."""
 
     name: str
     clock: Clock
@@ -35,6 +36,7 @@ class NodePort:
     backtest: Sequence[str] = ()
     cell: int = 0
     cells: int = 1
+    moves: bool = False
 
 
 @dataclass(slots=True)

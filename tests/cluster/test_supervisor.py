@@ -20,11 +20,14 @@ from broker.cluster.directories import (
     check_room,
     kept_count,
     make_directories,
+    origin_file,
 )
 from broker.cluster.supervisor import Supervisor, _Helper, is_running, program
 from broker.cluster.zygote import Zygote
 from broker.core.cells import MAX_CELLS, SLOTS, Place
 from broker.core.errors import ConfigError
+from broker.core.origin import origin_of
+from broker.core.values import Values
 from tests.support.waiting import until
 
 
@@ -159,6 +162,17 @@ def test_a_directory_keeps_its_number_of_cells(tmp_path: Path) -> None:
     (data / "cells" / "count").write_text("many")
     with pytest.raises(ConfigError, match="expected the number of cells"):
         check_count(data, 3)
+
+
+def test_cells_of_a_directory_have_one_origin(tmp_path: Path) -> None:
+    make_directories(tmp_path, 2)
+    origin = origin_of("n", Values(), origin_file(tmp_path))
+    make_directories(tmp_path, 3)
+    assert origin_of("n", Values(), origin_file(tmp_path)) == origin
+    first = Values()
+    of_one = origin_of("n", first)
+    assert of_one != origin
+    assert origin_of("n", first, origin_file(tmp_path)) == of_one, "that of a single process stays"
 
 
 def test_data_of_one_process_is_not_taken_by_several(tmp_path: Path) -> None:

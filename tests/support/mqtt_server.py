@@ -73,6 +73,7 @@ class GatedStore(MemoryStore):
         self.allow = Event()
         self.allow.set()
         self.fails = self._fails_once = False
+        self.failed_commits = 0
         self.failed_reads: list[str] | None = None
 
     def fail_once_then_allow(self) -> None:
@@ -84,6 +85,7 @@ class GatedStore(MemoryStore):
         assert self.allow.wait(_DEADLINE_S)
         if self.fails or self._fails_once:
             self._fails_once = False
+            self.failed_commits += 1
             raise Unavailable("disk full")
         return super().commit(batch)
 

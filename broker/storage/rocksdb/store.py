@@ -43,7 +43,7 @@ _log = get_logger(__name__)
 DATABASE_FOLDER = "rocksdb"
 
 _NOT_FOUND: Final = "key not found"
-"""What rocksdict raises for a key that a snapshot lacks, as an ``Exception``."""
+"""Text of the ``Exception`` of rocksdict for a key that a snapshot lacks."""
 
 
 class RocksStore:

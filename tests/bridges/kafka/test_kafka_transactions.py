@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,19 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from bridges.kafka.transactions import Cursor, begun
+from bridges.kafka.record import Record
+from bridges.kafka.settings import KafkaActionSettings
+from bridges.kafka.transactions import Cursor, TransactionalSink, begun
+from bridges.resource.contract import BufferPlace
+from bridges.resource.errors import TryAgain
+from broker.core.client import Client
 from broker.core.errors import Invalid
+from broker.core.message import Message
 from broker.storage.memory import MemoryStore
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
-from tests.support.mqtt_server import on_loop
+from tests.support.mqtt_server import GatedStore, on_loop
 
 
 class Node:
@@ -191,6 +199,60 @@ async def test_a_fenced_producer_begins_anew(kafka: Kafka) -> None:
     await zombie.stop()
     assert bridges.actions.get("out")["status"] == "connected"
     await bridges.end()
+
+
+@on_loop
+async def test_who_no_longer_owns_the_store_takes_no_transactional_id_back(kafka: Kafka) -> None:
+    """The rows came after the first process began, so that the cursor is ahead of its buffer of then."""
+    topic = await Topic(kafka).make()
+    cursors = Topic(kafka, name=f"cursors-{topic.name}")
+    store = GatedStore()
+    async with (
+        sink(Bridges(store=store), topic, cursors, "old") as old,
+        sink(Bridges(), topic, cursors, "new") as new,
+    ):
+        await old.open()
+        await old.send_at(rows(old, 0, 10), range(10))
+        await new.open()
+        await new.send_at(rows(new, 10, 100), range(10, 100))
+        store.fails = True
+        for _ in range(2):  # finds that it is fenced, and tries to begin anew
+            with suppress(TryAgain):
+                await old.send_at(rows(old, 10, 100), range(10, 100))
+        seen = [int(record.value or b"-1") for record in await topic.records(committed=True)]
+        assert seen == list(range(100))
+        await new.send_at(rows(new, 100, 110), range(100, 110))
+
+
+@asynccontextmanager
+async def sink(
+    bridges: Bridges, topic: Topic, cursors: Topic, run: str
+) -> AsyncIterator[TransactionalSink]:
+    """The sink of a process over a copy of the same store, not open yet."""
+    bridges.begin()
+    spec = {"name": "plant", "type": "kafka", "bootstrap_hosts": topic.kafka.bootstrap}
+    bridges.connectors.create({**spec, "resource_opts": FAST_CONNECTOR})
+    supervisor = bridges.feature.resources.supervisors["plant"]
+    await bridges.until(lambda: supervisor.connector)
+    context = replace(
+        bridges.feature.resources.context("kafka:out", 15.0),
+        place=BufferPlace(id="buffer", run=run, begin=0, settled=lambda: 0),
+    )
+    parameters = {"topic": topic.name, "cursor_topic": cursors.name, "exactly_once": True}
+    settings = KafkaActionSettings.model_validate({**parameters, "message": {"value": "${n}"}})
+    made = supervisor.connector.sink(settings, context)  # type: ignore[union-attr]
+    assert isinstance(made, TransactionalSink)
+    try:
+        yield made
+    finally:
+        await made.close()
+        await bridges.end()
+
+
+def rows(sink: TransactionalSink, start: int, stop: int) -> list[Record]:
+    """Rows with these numbers."""
+    message = Message("in", b"", 1, False, Client("c"), 0)
+    return [sink.record({"n": number}, message) for number in range(start, stop)]
 
 
 @on_loop

@@ -10,14 +10,23 @@ from typing import Any
 
 import pytest
 
+from broker.codec.packets import PubComp, Publish, PubRec, PubRel, Subscribe
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.storage.memory import MemoryStore
-from tests.bridges.mqtt.watcher import action, connected, connector, source, watching
+from tests.bridges.mqtt.watcher import (
+    PlayedBroker,
+    action,
+    connected,
+    connector,
+    played_broker,
+    source,
+    watching,
+)
 from tests.support.bridges import Bridges
 from tests.support.certificates import Authority
 from tests.support.forwarder import Forwarder
-from tests.support.mqtt_server import on_loop, running
+from tests.support.mqtt_server import GatedStore, on_loop, running
 from tests.support.peers import Peer, mosquitto, nats
 from tests.support.processes import free_port
 from tests.support.waiting import until
@@ -395,6 +404,117 @@ async def test_qos_2_that_was_stored_before_a_crash_is_not_taken_again() -> None
                 await sender.publish("twice/a", b"next", 2)
                 await again.until(lambda: _came(again))
                 assert [message.payload for message in _came(again)] == [b"next"]
+
+
+@on_loop
+async def test_identifier_is_free_again_once_its_release_is_stored() -> None:
+    """The crash is between PUBREL and the commit: the other broker may not use the identifier again before."""
+    store, sections = GatedStore(), dict[str, Any]()
+    async with played_broker() as far:
+        bridges = Bridges(store=store, sections=sections)
+        bridges.begin()
+        played(bridges, far)
+        wire = await far.subscribed(has_session=False)
+        wire.send(Publish("a", b"one", 2, packet_id=5))
+        await wire.expect(PubRec)
+        store.allow.clear()
+        wire.send(PubRel(5), PubRec(9))
+        assert await wire.receive() == PubRel(9), "the answer to what came behind PUBREL"
+        store.fails = True
+        store.allow.set()
+        await bridges.crash()
+        store.fails = False
+        async with bridging(store=store, sections=sections) as again:
+            wire = await far.subscribed(has_session=True, before=PubRel(5))
+            await wire.expect(PubComp)
+            wire.send(Publish("a", b"two", 2, packet_id=5))
+            await again.until(lambda: _came(again))
+            assert [message.payload for message in _came(again)] == [b"two"]
+
+
+@on_loop
+async def test_message_is_released_for_a_source_that_does_not_read() -> None:
+    store, sections = MemoryStore(), dict[str, Any]()
+    async with played_broker() as far:
+        bridges = Bridges(store=store, sections=sections)
+        bridges.begin()
+        played(bridges, far)
+        wire = await far.subscribed(has_session=False)
+        wire.send(Publish("a", b"one", 2, packet_id=5))
+        await wire.expect(PubRec)
+        bridges.sources.enable("in", False)
+        source: Any = bridges.feature.resources.sources["in"]
+        await bridges.until(lambda: source.supervisor is None or not source.supervisor._serving)
+        wire.send(PubRel(5))
+        await wire.expect(PubComp)
+        await bridges.crash()
+        async with bridging(store=store, sections=sections) as again:
+            again.sources.enable("in", True)
+            wire = await far.subscribed(has_session=True)
+            wire.send(Publish("a", b"two", 2, packet_id=5))
+            await again.until(lambda: _came(again))
+
+
+@on_loop
+async def test_message_of_a_new_session_is_not_a_known_one_though_the_clock_was_set_back() -> None:
+    store, sections = MemoryStore(), dict[str, Any]()
+    async with played_broker() as far:
+        bridges = Bridges(store=store, sections=sections)
+        bridges.clock.ahead_s = 3600
+        bridges.begin()
+        played(bridges, far)
+        wire = await far.subscribed(has_session=False)
+        wire.send(Publish("a", b"one", 2, packet_id=5))
+        await wire.expect(PubRec)
+        await bridges.crash()
+        async with bridging(store=store, sections=sections) as again:
+            wire = await far.subscribed(has_session=False)
+            wire.send(Publish("a", b"two", 2, packet_id=5))
+            await again.until(lambda: _came(again))
+
+
+@on_loop
+async def test_source_subscribes_once_its_session_is_stored() -> None:
+    store = GatedStore()
+    async with played_broker() as far, bridging(store=store) as bridges:
+        store.allow.clear()
+        played(bridges, far)
+        wire, _ = await far.accept(has_session=False)
+        supervisor = bridges.feature.resources.supervisors["plant"]
+        await bridges.until(
+            lambda: supervisor.connector and supervisor.connector.client.inbound.inboxes  # type: ignore[attr-defined]
+        )
+        wire.send(PubRec(9))
+        assert await wire.receive() == PubRel(9), "the answer to what came when the source began"
+        store.allow.set()
+        await wire.expect(Subscribe)
+
+
+@pytest.mark.parametrize(("moves", "names"), [(True, ["a", "a"]), (False, ["a", "b"])])
+@on_loop
+async def test_client_identifier_stays_where_machines_take_over(
+    moves: bool, names: list[str]
+) -> None:
+    store, sections = MemoryStore(), dict[str, Any]()
+    identifiers = []
+    async with played_broker() as far:
+        for name in ("a", "b"):
+            bridges = Bridges(store=store, sections=sections)
+            bridges.services.node.name, bridges.services.node.moves = name, moves
+            bridges.begin()
+            if name == "a":
+                played(bridges, far)
+            _, connect = await far.accept(has_session=False)
+            identifiers.append(connect.client_id)
+            await connected(bridges)
+            await bridges.crash()
+    assert identifiers == [f"sluice-{name}-plant" for name in names]
+
+
+def played(bridges: Bridges, far: PlayedBroker) -> None:
+    """A connector and a source at a broker that a test plays."""
+    connector(bridges, far.port, proto_ver="v4", resource_opts={"health_check_interval": "1h"})
+    source(bridges, topics=[{"topic": "a", "qos": 2}])
 
 
 @on_loop

@@ -163,7 +163,7 @@ def delivery(packet_id: int, topic: str = "a", qos: int = 1) -> Delivery:
 
 
 def inbox(name: str = "in", *levels: str) -> Inbox:
-    return Inbox(name, [levels or ("a",)], lambda: None, lambda _packet_id: None)
+    return Inbox(name, [levels or ("a",)], lambda: None)
 
 
 def test_messages_are_acknowledged_in_the_order_in_which_they_came() -> None:
@@ -233,6 +233,13 @@ def test_qos_2_keeps_its_position_until_it_is_released() -> None:
 def test_qos_2_is_known_after_a_crash_in_the_same_session_only() -> None:
     assert Releases(session=1000).position(7, lambda: 1500, 9000) == 1500
     assert Releases(session=2000).position(7, lambda: 1500, 9000) == 9000
+
+
+def test_session_that_begins_is_behind_every_position_of_earlier_ones() -> None:
+    releases = Releases(session=1000)
+    last = releases.position(7, lambda: None, 5000)
+    for earlier in (releases, Releases(session=1000, last=last)):
+        assert earlier.next_session(2000).position(7, lambda: last, 2000) > last
 
 
 def test_release_that_comes_first_makes_the_next_message_a_new_one() -> None:

@@ -12,6 +12,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from broker.core.cells import cell_of
 from tests.support.node import Node, eventually
 from tests.support.node import running as running_node
 from tests.support.peers import Peer, mosquitto
@@ -39,10 +40,10 @@ sources {{ from-far {{ type = mqtt, connector = far, parameters {{ topics = ["pl
 class Ends:
     """A subscriber and publisher at one broker."""
 
-    def __init__(self, port: int, topic_filter: str = "plant/#") -> None:
+    def __init__(self, port: int, topic_filter: str = "plant/#", client_id: str = "") -> None:
         self.payloads: list[bytes] = []
         self._is_subscribed = False
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
         self._client.on_message = lambda _client, _data, message: self.payloads.append(
             bytes(message.payload)
         )
@@ -117,6 +118,20 @@ def test_broker_with_mosquitto_both_ways_has_one_copy_each(
     )
     eventually(lambda: all_connected(node))
     one_copy_each(ends(stack, node.mqtt[1], remote.port))
+
+
+def test_cells_with_mosquitto_both_ways_have_one_copy_each(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    remote: Peer = stack.enter_context(mosquitto(tmp_path / "mosquitto"))
+    config = BOTH_WAYS.format(port=remote.port, version="v5", name="node")
+    node = stack.enter_context(running_node(tmp_path / "node", config=config, workers=2))
+    eventually(lambda: all_connected(node))
+    names = [next(f"end-{at}" for at in range(99) if cell_of(f"end-{at}", 2) == c) for c in (0, 1)]
+    found = [Ends(node.mqtt[1], client_id=name) for name in names] + [Ends(remote.port)]
+    for end in found:
+        stack.callback(end.close)
+    one_copy_each(found)
 
 
 def test_bridge_that_mosquitto_knows_as_one_has_one_copy_each(

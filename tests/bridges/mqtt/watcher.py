@@ -1,4 +1,4 @@
-"""A client of the broker at the other end, and the ends of a bridge."""
+"""A client of the broker at the other end, that broker as a test plays it, and the ends of a bridge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from broker.codec.packets import ConnAck, Connect, Packet, PubRel, SubAck, Subscribe
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.waiting import until
+from tests.support.wire import WireClient
 
 VERSIONS = {"v3": paho.MQTTv31, "v4": paho.MQTTv311, "v5": paho.MQTTv5}
 DEADLINE_S = 60.0
@@ -89,6 +91,53 @@ async def watching(port: int, topic_filter: str = "", **options: Any) -> AsyncIt
         yield await watcher.ready()
     finally:
         await asyncio.to_thread(watcher.close)
+
+
+class PlayedBroker:
+    """A broker of MQTT 3.1.1 that says what a test tells it to."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.connections: list[WireClient] = []
+        self._came: asyncio.Queue[WireClient] = asyncio.Queue()
+
+    def come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.append(WireClient(reader, writer, 4))
+        self._came.put_nowait(self.connections[-1])
+
+    async def accept(self, *, has_session: bool) -> tuple[WireClient, Connect]:
+        """The next connection."""
+        async with asyncio.timeout(DEADLINE_S):
+            wire = await self._came.get()
+        connect = await wire.expect(Connect)
+        wire.send(ConnAck(has_session))
+        return wire, connect
+
+    async def subscribed(self, *, has_session: bool, before: Packet | None = None) -> WireClient:
+        """The next connection, whose source is subscribed. ``before`` is sent right behind CONNACK."""
+        wire, _ = await self.accept(has_session=has_session)
+        if before is not None:
+            wire.send(before)
+        others: list[Packet] = []
+        while not isinstance(packet := await wire.receive(), Subscribe):
+            if not isinstance(packet, PubRel):  # those of identifiers that an earlier process used
+                others.append(packet)
+        wire.push_back(others)
+        wire.send(SubAck(packet.packet_id, [2] * len(packet.requests)))
+        return wire
+
+
+@asynccontextmanager
+async def played_broker() -> AsyncIterator[PlayedBroker]:
+    broker = PlayedBroker()
+    server = await asyncio.start_server(broker.come, "127.0.0.1", 0)
+    broker.port = server.sockets[0].getsockname()[1]
+    try:
+        yield broker
+    finally:
+        server.close()
+        for wire in broker.connections:
+            wire.abort()
 
 
 def connector(bridges: Bridges, port: int, name: str = "plant", **members: Any) -> None:

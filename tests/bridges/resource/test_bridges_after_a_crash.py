@@ -17,6 +17,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Store
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges, Outside, scripted
+from tests.support.mqtt_server import GatedStore, on_loop
 from tests.support.waiting import within
 
 DISK = {**FAST, "buffer_mode": "disk"}
@@ -192,3 +193,36 @@ def test_what_is_deleted_leaves_nothing_behind(make_store: Callable[[], Store]) 
         store.close()
 
     run(check())
+
+
+@on_loop
+async def test_a_process_that_lost_its_cell_connects_and_reads_no_more() -> None:
+    outside, store = Outside(), GatedStore()
+    bridges = Bridges(scripted(outside), store=store)
+    bridges.services.node.moves = True
+    bridges.begin()
+    store.fails = True
+    bridges.connectors.create(
+        {"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR}
+    )
+    await bridges.until(lambda: "disk full" in bridges.connectors.get("plant")["status_reason"])
+    assert not outside.connections
+    store.fails = False
+    bridges.sources.create({"name": "in", "type": "scripted", "connector": "plant"})
+    source: Any = bridges.feature.resources.sources["in"]
+    await bridges.until(lambda: source.state == "connected")
+    made: list[Any] = []
+    make_source = source._make_source
+
+    def count() -> Any:
+        made.append(make_source())
+        return made[-1]
+
+    source._make_source = count
+    store.fails = True
+    outside.backlog = [Incoming({}, topic="t", shard="s", position=1)]
+    await bridges.until(lambda: store.failed_commits >= 4)
+    assert made == []
+    store.fails = False
+    await bridges.until(lambda: made and source.state == "connected")
+    await bridges.end()
