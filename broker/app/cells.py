@@ -414,7 +414,7 @@ def _nats_problems(cluster: ClusterSettings) -> list[str]:
 
 def _tunnel_problems(machine: Machine, tls: ClusterTlsSettings) -> list[str]:
     """Problems of the address for other machines, and of the certificates."""
-    from broker.cluster.tunnel import context_of
+    from broker.cluster.certificates import context_of
 
     problems = []
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -11,6 +10,7 @@ from typing import Final
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from broker.cluster.certificates import context_of
 from broker.cluster.nats.line import Servers
 from broker.config.model import Settings
 from broker.config.secret_text import SecretText
@@ -132,7 +132,7 @@ class NatsSettings(Settings):
             broker.config.secret_text.SecretUnreadable: the password is not there.
             OSError: the file of the authority cannot be read.
         """
-        tls = ssl.create_default_context(cafile=self.cacertfile) if self.cacertfile else None
+        tls = context_of("", "", self.cacertfile, is_server=False) if self.cacertfile else None
         password = "" if self.password is None else self.password.reveal()
         return Servers([split_address(one) for one in self.servers], self.user, password, tls)
 
@@ -260,8 +260,7 @@ class ClusterSettings(Settings):
         """Where the servers of NATS are, that of this machine first. Raises as ``NatsSettings.places``."""
         if not self.nats.run:
             return self.nats.places
-        tls = ssl.create_default_context(cafile=self.tls.cacertfile)
-        tls.load_cert_chain(self.tls.certfile, self.tls.keyfile)
+        tls = context_of(self.tls.certfile, self.tls.keyfile, self.tls.cacertfile, is_server=False)
         layout = self.layout
         machines = [layout[(self.place + far) % len(layout)] for far in range(len(layout))]
         return Servers([(machine.host, self.nats.port) for machine in machines], tls=tls)

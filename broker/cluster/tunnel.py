@@ -23,6 +23,7 @@ from uuid import uuid4
 import msgspec
 
 from broker.cluster.carry import READ_BYTES, carry
+from broker.cluster.certificates import context_of
 from broker.cluster.channel import bind, connect
 from broker.cluster.neighbour import Neighbour
 from broker.cluster.owners import owners_in
@@ -463,20 +464,6 @@ def _names_of(cell: int) -> list[str]:
     """Names of the sockets of a cell."""
     names = [name.format(cell) for name in _SOCKETS]
     return names if cell else [*names, FRONT_SOCKET]
-
-
-def context_of(certfile: str, keyfile: str, cacertfile: str, *, is_server: bool) -> ssl.SSLContext:
-    """TLS between machines: both show a certificate of the cluster's authority.
-
-    Raises:
-        OSError: a file cannot be read, or has none.
-    """
-    purpose = ssl.Purpose.CLIENT_AUTH if is_server else ssl.Purpose.SERVER_AUTH
-    context = ssl.create_default_context(purpose, cafile=cacertfile)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(certfile, keyfile)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def _why(error: Exception) -> str:

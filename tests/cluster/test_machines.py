@@ -12,9 +12,10 @@ from threading import Thread
 import pytest
 from msgspec.structs import replace
 
+from broker.cluster.certificates import context_of
 from broker.cluster.directories import make_directories
 from broker.cluster.switchboard import Switchboard
-from broker.cluster.tunnel import Told, Tunnel, context_of
+from broker.cluster.tunnel import Told, Tunnel
 from broker.codec.packets import ConnAck, Connect, Disconnect
 from broker.core import reason
 from broker.core.cells import Machine, Place
