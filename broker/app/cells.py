@@ -400,6 +400,8 @@ def _nats_problems(cluster: ClusterSettings) -> list[str]:
 
     try:
         places = cluster.nats_places
+        if places.tls is not None:
+            places.tls.context()
     except (OSError, SluiceError) as error:
         return [f"cluster.nats: {error}"]
     if cluster.nats.run:

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from broker.cluster.certificates import context_of
+from broker.cluster.certificates import Certificates
 from broker.cluster.nats.line import Servers
 from broker.config.model import Settings
 from broker.config.secret_text import SecretText
@@ -130,9 +130,8 @@ class NatsSettings(Settings):
 
         Raises:
             broker.config.secret_text.SecretUnreadable: the password is not there.
-            OSError: the file of the authority cannot be read.
         """
-        tls = context_of("", "", self.cacertfile, is_server=False) if self.cacertfile else None
+        tls = Certificates("", "", self.cacertfile) if self.cacertfile else None
         password = "" if self.password is None else self.password.reveal()
         return Servers([split_address(one) for one in self.servers], self.user, password, tls)
 
@@ -255,12 +254,14 @@ class ClusterSettings(Settings):
         """True if machines keep copies of each other's cells, and take them over."""
         return self.has_nats and min(self.copies, len(self.machines)) > 1
 
-    @property
+    @cached_property
     def nats_places(self) -> Servers:
-        """Where the servers of NATS are, that of this machine first. Raises as ``NatsSettings.places``."""
+        """Where the servers of NATS are, that of this machine first. Raises as ``NatsSettings.places``.
+
+        All connections of a process share it: a file that breaks later stops none of them."""
         if not self.nats.run:
             return self.nats.places
-        tls = context_of(self.tls.certfile, self.tls.keyfile, self.tls.cacertfile, is_server=False)
+        tls = Certificates(self.tls.certfile, self.tls.keyfile, self.tls.cacertfile)
         layout = self.layout
         machines = [layout[(self.place + far) % len(layout)] for far in range(len(layout))]
         return Servers([(machine.host, self.nats.port) for machine in machines], tls=tls)
