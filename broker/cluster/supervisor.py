@@ -162,12 +162,18 @@ class _Helper:
         if self._is_stopping:
             return
         self._started_s = time.monotonic()
-        theirs_in, self._input = os.pipe()
-        self._output, theirs_out = os.pipe()
-        self._loop.add_reader(self._output, self._said, self._output)
-        self._launch(self._started, (theirs_in, theirs_out))
-        os.close(theirs_in)
-        os.close(theirs_out)
+        with ExitStack() as theirs:
+            try:
+                theirs_in, self._input = os.pipe()
+                theirs.callback(os.close, theirs_in)
+                self._output, theirs_out = os.pipe()
+                theirs.callback(os.close, theirs_out)
+            except OSError as error:
+                _log.error("process.not_started", process=self._name, reason=str(error))
+                self.ended(None)
+                return
+            self._loop.add_reader(self._output, self._said, self._output)
+            self._launch(self._started, (theirs_in, theirs_out))
 
     def _started(self, pid: int | None) -> None:
         if self._is_stopping:
@@ -225,11 +231,12 @@ class _Helper:
         self.pid = None
         self.is_ready = False
         self._data = b""
-        if self._input is not None and self._output is not None:
+        if self._output is not None:
             self._loop.remove_reader(self._output)
-            os.close(self._input)
-            os.close(self._output)
-            self._input = self._output = None
+        for descriptor in (self._input, self._output):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._input = self._output = None
 
 
 class Supervisor:

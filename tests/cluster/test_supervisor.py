@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -225,5 +226,61 @@ def test_a_request_that_the_zygote_does_not_read_is_answered() -> None:
         finally:
             zygote.close()
         assert set(answers) == {None}
+
+    asyncio.run(test())
+
+
+def test_a_zygote_that_cannot_be_started_is_tried_again() -> None:
+    async def test() -> None:
+        zygote = Zygote(("/no/such",))
+        zygote.listen(asyncio.get_running_loop())
+        answers: list[int | None] = []
+        zygote.fork({"cell": 0}, answers.append)
+        await until(lambda: answers == [None])
+        assert zygote.pid is None
+        zygote._command = ("false",)
+        zygote.fork({"cell": 0}, answers.append)
+        await until(lambda: answers == [None, None])  # it has ended, which is heard
+        with pytest.raises(ChildProcessError, match="no/such"):
+            Zygote(("/no/such",)).run({"cell": 0})
+
+    asyncio.run(test())
+
+
+@contextmanager
+def _descriptors(count: int) -> Iterator[None]:
+    """No more than so many descriptors for this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_helper_without_descriptors_is_tried_again(left: int) -> None:
+    async def test() -> None:
+        launched: list[int] = []
+
+        def launch(_: Any, descriptors: Sequence[int]) -> None:
+            launched.extend(descriptors)
+
+        helper = _Helper(asyncio.get_running_loop(), "helper", launch, lambda: None)
+        before = set(os.listdir("/proc/self/fd"))
+        with _descriptors(left):
+            helper.start()
+        assert not launched
+        assert set(os.listdir("/proc/self/fd")) == before
+        await until(lambda: bool(launched))
+        helper.stop()
 
     asyncio.run(test())
