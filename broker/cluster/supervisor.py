@@ -123,6 +123,7 @@ class _Cell:
         """Tells when the process has ended."""
         self.ready: Ready | None = None
         self.was_ready = False
+        """True if any of its processes was ready."""
         self.started_s = 0.0
         self.pause_s = _FIRST_PAUSE_S
         self.is_wanted = True
@@ -407,11 +408,16 @@ class Supervisor:
         """Start a cell, or wait for the one that an earlier supervisor has started."""
         if self._is_stopping or cell.pid or cell.is_asked or not cell.is_wanted:
             return
-        if is_running(self._run, cell.number):
-            cell.was_ready = True
-            self._loop.call_later(_ADOPT_AGAIN_S, self._begin, cell)
+        try:
+            if is_running(self._run, cell.number):
+                cell.was_ready = True
+                self._loop.call_later(_ADOPT_AGAIN_S, self._begin, cell)
+                return
+            self._switchboard.prepare(cell.number)
+        except OSError as error:
+            _log.error("process.not_started", process=f"cell {cell.number}", reason=str(error))
+            self._over(cell, None)
             return
-        self._switchboard.prepare(cell.number)
         cell.started_s = time.monotonic()
         cell.is_asked = True
         request = {**self._place, "cell": cell.number}
@@ -460,13 +466,19 @@ class Supervisor:
 
     def _over(self, cell: _Cell, status: int | None) -> None:
         pid = cell.pid
+        cannot_run = status == FENCED or cell.ready is None
+        # a first start that fails has said what is wrong with the machine
+        is_first = cell.number in self._home and not cell.was_ready
         cell.pid = 0
         cell.ready = None
         self._changed.set()
-        if self._keeper is not None and (status in (FENCED, None) or not cell.is_wanted):
+        if self._keeper is not None and (
+            status in (FENCED, None) or not cell.is_wanted or (cannot_run and not is_first)
+        ):
             _log.info("cell.given_away", cell=cell.number, reason=_reason(status))
+            has_failed = status == FENCED or (cannot_run and cell.is_wanted)
             cell.is_wanted = False
-            self._tell_ended(cell, has_failed=status == FENCED)
+            self._tell_ended(cell, has_failed=has_failed)
         if self._is_stopping:
             # one that has just been forked ends by the signal itself
             in_order = (0, None, FENCED, -signal.SIGTERM)
@@ -474,10 +486,7 @@ class Supervisor:
             self._tell_ended(cell)
         elif not cell.is_wanted:
             pass
-        elif cell.number not in self._home and not cell.was_ready:
-            cell.is_wanted = False
-            self._tell_ended(cell)
-        elif not cell.was_ready:  # it has said why
+        elif is_first:
             self._status = 1
             self._stop()
         else:

@@ -51,6 +51,25 @@ async def supervised(run: Path, count: int = 2, *what: str) -> AsyncIterator[Sup
         await serving
 
 
+@contextmanager
+def _descriptors(count: int) -> Iterator[None]:
+    """No more than so many descriptors for this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_it_says_ready_once_all_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def test() -> None:
         async with supervised(tmp_path) as supervisor:
@@ -129,6 +148,40 @@ def test_a_cell_that_is_no_longer_wanted_when_its_process_is_there_ends(
             assert not supervisor._cells[1].pid
             assert not is_running(tmp_path, 1)
             monkeypatch.undo()
+
+    asyncio.run(test())
+
+
+def _keep(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> list[str]:
+    """What a supervisor tells the keeper from now on."""
+    heard: list[str] = []
+    monkeypatch.setattr(supervisor, "_keeper", Keeper(heard))
+    return heard
+
+
+@pytest.mark.parametrize("cell", [0, 2])  # of this machine, and a guest
+def test_a_cell_that_cannot_start_here_is_left_to_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: int
+) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path, 2, str(tmp_path / "full")) as supervisor:
+            await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
+            heard = _keep(monkeypatch, supervisor)
+            supervisor._ordered(f"start {cell}")
+            await until(lambda: supervisor._cells[cell].ready)
+            heard.clear()
+            (tmp_path / "full").touch()
+            os.kill(supervisor._cells[cell].pid, signal.SIGKILL)
+            await until(lambda: f"failed {cell}" in heard)
+            assert heard == [f"runs {cell}", f"failed {cell}"]
+            assert not supervisor._cells[cell].is_wanted
+            zygote = supervisor._zygote
+            monkeypatch.setattr(zygote, "fork", lambda _, on_forked: on_forked(None))
+            supervisor._ordered(f"start {cell}")
+            with _descriptors(0):
+                supervisor._ordered(f"start {cell}")
+            assert heard[2:] == [f"failed {cell}"] * 2
+            assert not supervisor._cells[cell].is_wanted
 
     asyncio.run(test())
 
@@ -245,25 +298,6 @@ def test_a_zygote_that_cannot_be_started_is_tried_again() -> None:
             Zygote(("/no/such",)).run({"cell": 0})
 
     asyncio.run(test())
-
-
-@contextmanager
-def _descriptors(count: int) -> Iterator[None]:
-    """No more than so many descriptors for this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    taken = []
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(count):
-            os.close(taken.pop())
-        yield
-    finally:
-        for descriptor in taken:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("left", [0, 2])
