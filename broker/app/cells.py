@@ -75,7 +75,7 @@ def serve(options: ServeOptions, count: int) -> int:
 
 
 def _serve(options: ServeOptions, count: int, run: Path, zygote: Zygote) -> int:
-    is_first = not any(is_running(run, cell) for cell in range(MAX_CELLS) if run.exists())
+    is_first = not any(is_running(run, cell) for cell in range(MAX_CELLS))
     cluster = _check(options, count, zygote, has_addresses=is_first)
     keep_machine(options.data_dir, cluster.digest, cluster.machine)
     if is_first and not cluster.machine:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from broker.cluster.channel import Ready
 from broker.cluster.switchboard import Switchboard
 from broker.cluster.zygote import Zygote
+from broker.core.cells import MAX_CELLS
 from broker.core.errors import ConfigError
 from broker.core.process import environment
 from broker.observe.log import get_logger
@@ -32,6 +33,8 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_AFTER_S: Final = 30.0
 _ADOPT_AGAIN_S: Final = 0.5
+# Seconds for which a process that only looks at a lock has it.
+_LOOKED_AT_S: Final = 0.001
 _MOST_SAID: Final = 4096
 # Exit status of a cell that has another owner, or is to get one: its store takes nothing more.
 FENCED: Final = 70
@@ -65,14 +68,22 @@ def program(command: list[str]) -> Launch:
 
 
 def lock(run: Path, name: str) -> int:
-    """Descriptor of a file that is locked until this process ends.
+    """Descriptor of a file that is locked until this process ends, with the number of the process in it.
 
     Raises:
         BlockingIOError: another process has it.
     """
     descriptor = os.open(run / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            # not refused where others only look (``is_running``)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            time.sleep(_LOOKED_AT_S)
+        with suppress(OSError):  # a full disk
+            os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
     except OSError:
         os.close(descriptor)
         raise
@@ -105,10 +116,27 @@ def cell_lock(cell: int) -> str:
 def is_running(run: Path, cell: int) -> bool:
     """True if a process is this cell."""
     try:
-        os.close(lock(run, cell_lock(cell)))
+        descriptor = os.open(run / cell_lock(cell), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    finally:
+        os.close(descriptor)
     return False
+
+
+def _process_of(run: Path, cell: int) -> int:
+    """Number of the process that is this cell; 0 where it is not known, as for one of an earlier release."""
+    file = run / cell_lock(cell)
+    with suppress(OSError, ValueError):
+        pid = int(file.read_text())
+        # the number may be another process's by now
+        if any(link.samefile(file) for link in Path(f"/proc/{pid}/fd").iterdir()):
+            return pid
+    return 0
 
 
 class _Cell:
@@ -299,6 +327,9 @@ class Supervisor:
         self._zygote.listen(self._loop)
         for helper in self._helpers:
             helper.start()
+        for number in range(MAX_CELLS):  # also guests of an earlier supervisor
+            if is_running(self._run, number):
+                self._cells.setdefault(number, _Cell(number))
         for cell in self._cells.values():
             if not is_running(self._run, cell.number):  # else it has its pass socket
                 self._switchboard.prepare(cell.number)
@@ -382,7 +413,7 @@ class Supervisor:
         if cell.descriptor is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(cell.descriptor, signal.SIGTERM)
-        elif not cell.is_asked:
+        elif not cell.is_asked and not is_running(self._run, cell.number):
             self._tell_ended(cell)
 
     def _begin_keeper(self) -> None:
@@ -410,8 +441,7 @@ class Supervisor:
             return
         try:
             if is_running(self._run, cell.number):
-                cell.was_ready = True
-                self._loop.call_later(_ADOPT_AGAIN_S, self._begin, cell)
+                self._adopt(cell)
                 return
             self._switchboard.prepare(cell.number)
         except OSError as error:
@@ -422,6 +452,15 @@ class Supervisor:
         cell.is_asked = True
         request = {**self._place, "cell": cell.number}
         self._zygote.fork(request, lambda pid: self._forked(cell, pid))
+
+    def _adopt(self, cell: _Cell) -> None:
+        """Watch the process of an earlier supervisor, which may have no line to this one yet."""
+        cell.was_ready = True
+        if pid := _process_of(self._run, cell.number):
+            _log.info("cell.adopted", cell=cell.number, process=pid)
+            self._watch(cell, pid)
+        else:
+            self._loop.call_later(_ADOPT_AGAIN_S, self._begin, cell)
 
     def _forked(self, cell: _Cell, pid: int | None) -> None:
         """The process of a cell is there, or cannot be."""
@@ -451,7 +490,7 @@ class Supervisor:
         try:
             cell.descriptor = os.pidfd_open(pid)
         except ProcessLookupError:  # it has ended meanwhile
-            self._loop.call_soon(self._begin, cell)
+            self._loop.call_soon(self._over, cell, None)
             return
         cell.pid = pid
         self._loop.add_reader(cell.descriptor, self._ended, cell)
