@@ -8,18 +8,21 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from broker.cluster.certificates import Certificates, context_of
 from broker.cluster.nats.line import Line
+from broker.cluster.nats.server import NatsServer, Told
 from broker.cluster.settings import ClusterSettings
 from tests.support.certificates import Authority, Files
+from tests.support.node import eventually
 from tests.support.processes import free_port
 
 _WITHIN_S = 30.0
@@ -87,6 +90,44 @@ def test_a_client_of_nats_shows_a_renewed_certificate(tmp_path: Path) -> None:
     first, second, *later = shown
     assert first != second
     assert later == [second] * 2
+
+
+def _shown_by(told: Told) -> int:
+    """Number of the certificate that a server shows to its clients."""
+    client = context_of(told.certfile, told.keyfile, told.cacertfile, is_server=False)
+    with socket.create_connection((told.host, told.port), _WITHIN_S) as link:
+        link.recv(4096)
+        with client.wrap_socket(link, server_hostname=told.host) as tls:
+            shown: Any = tls.getpeercert()
+            return int(shown["serialNumber"], 16)
+
+
+@pytest.mark.process
+def test_a_server_that_runs_already_gets_what_changed_meanwhile(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "cluster")
+    files = _sign(authority)
+    told = Told(
+        directory=str(tmp_path / "nats"), cluster="plant", machine="a", host="127.0.0.1", port=free_port(),
+        route_port=free_port(), hosts=["127.0.0.1"], certfile=str(files.cert), keyfile=str(files.key),
+        cacertfile=str(authority.file),
+    )  # fmt: skip
+    servers = [NatsServer(told), NatsServer(told), NatsServer(replace(told, port=free_port()))]
+    first, again, moved = servers
+    with ExitStack() as ends:
+        for server in servers:
+            ends.callback(server.stop)
+        first.start()
+        eventually(lambda: first.is_open)
+        before = _shown_by(told)
+        _sign(authority)
+        again.start()
+        assert first.is_running
+        eventually(lambda: _shown_by(told) != before)
+        moved.start()
+        assert not again.is_running  # its parent has not asked how it ended
+        assert not first.is_running
+        eventually(lambda: moved.is_open)
+    assert not moved.is_running
 
 
 def test_who_begins_with_a_broken_certificate_waits_for_another(tmp_path: Path) -> None:
