@@ -210,6 +210,8 @@ class ClusterSettings(Settings):
             raise ValueError(
                 f"nats.run: expected {least} machines or more, got {len(self.machines)}"
             )
+        if self.nats.run:
+            self._check_ports()
         without = [name for name, machine in self.machines.items() if not machine.cells]
         if without and not self.has_nats:
             raise ValueError(
@@ -227,6 +229,19 @@ class ClusterSettings(Settings):
         if self.data_from and not self.moves:
             raise ValueError("data_from: expected cluster.nats, and cluster.copies of 2 or more")
         return self
+
+    def _check_ports(self) -> None:
+        """A machine listens at three ports of its address. Raises ``ValueError``."""
+        nats = self.nats
+        if nats.route_port == nats.port:
+            raise ValueError(f"nats.route_port: expected another port than nats.port, {nats.port}")
+        for name, machine in self.machines.items():
+            port = split_address(machine.address)[1]
+            if port in (nats.port, nats.route_port):
+                other = "port" if port == nats.port else "route_port"
+                raise ValueError(
+                    f"machines.{name}.address: expected another port than nats.{other}, {port}"
+                )
 
     @cached_property
     def layout(self) -> Sequence[Machine]:
