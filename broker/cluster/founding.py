@@ -183,6 +183,8 @@ class _Authority:
             try:
                 self._key: Any = serialization.load_pem_private_key(pem, None)
                 self._certificate = x509.load_pem_x509_certificate(pem)
+            except TypeError as error:
+                raise ConfigError([f"{file}: expected a key without a passphrase"]) from error
             except ValueError as error:
                 raise ConfigError([f"{file}: expected a key and a certificate: {error}"]) from error
             return

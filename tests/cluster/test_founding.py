@@ -17,8 +17,11 @@ import pytest
 
 from broker.cluster.certificates import context_of
 from broker.cluster.founding import found
+from broker.cluster.nats.check import problems_of_own
+from broker.core.errors import ConfigError
 from tests.cluster.founded import Founded, founded, sluice, start_all
 from tests.end_to_end.clients import Client
+from tests.support.certificates import Authority
 from tests.support.node import Node, eventually
 
 
@@ -150,6 +153,25 @@ def test_certificates_of_the_page_are_strict_ones(tmp_path: Path) -> None:
     for context in contexts:
         context.verify_flags |= ssl.VERIFY_X509_STRICT
     _shake_hands(*contexts, "a")
+
+
+@pytest.mark.process
+def test_an_address_is_the_same_however_it_is_written(tmp_path: Path) -> None:
+    found("plant", {"a": "FD00::1", "b": "fd00::2", "c": "fd00::3"}, 1, 7946, tmp_path)
+    [certfile, *_] = _files_of(tmp_path, "a")
+    assert problems_of_own("FD00::1", certfile) == []
+    [problem] = problems_of_own("fd00::4", certfile)
+    assert problem.startswith("cluster.tls.certfile: expected a certificate for fd00::4 too")
+    assert problem.endswith("; got one for a, fd00::1")
+
+
+def test_a_key_with_a_passphrase_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    three = {name: f"127.0.0.{at}" for at, name in enumerate("abc", 1)}
+    files = Authority(tmp_path, "tests").sign("plant", {"CN": "plant"}, password="secret")
+    file = tmp_path / "plant.authority.pem"
+    file.write_bytes(files.key.read_bytes() + files.cert.read_bytes())
+    with pytest.raises(ConfigError, match=r"plant\.authority\.pem: expected a key without a passp"):
+        found("plant", three, 1, 7946, tmp_path)
 
 
 def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
