@@ -75,7 +75,7 @@ def serve(options: ServeOptions, count: int) -> int:
 
 
 def _serve(options: ServeOptions, count: int, run: Path, zygote: Zygote) -> int:
-    is_first = not any(is_running(run, cell) for cell in range(MAX_CELLS) if run.exists())
+    is_first = not any(is_running(run, cell) for cell in range(MAX_CELLS))
     cluster = _check(options, count, zygote, has_addresses=is_first)
     keep_machine(options.data_dir, cluster.digest, cluster.machine)
     if is_first and not cluster.machine:
@@ -400,6 +400,8 @@ def _nats_problems(cluster: ClusterSettings) -> list[str]:
 
     try:
         places = cluster.nats_places
+        if places.tls is not None:
+            places.tls.context()
     except (OSError, SluiceError) as error:
         return [f"cluster.nats: {error}"]
     if cluster.nats.run:
@@ -414,7 +416,7 @@ def _nats_problems(cluster: ClusterSettings) -> list[str]:
 
 def _tunnel_problems(machine: Machine, tls: ClusterTlsSettings) -> list[str]:
     """Problems of the address for other machines, and of the certificates."""
-    from broker.cluster.tunnel import context_of
+    from broker.cluster.certificates import context_of
 
     problems = []
     try:

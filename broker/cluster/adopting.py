@@ -53,26 +53,34 @@ def adopt(data_dir: Path, cluster: ClusterSettings, resize: Callable[[int], obje
     own = cluster.layout[cluster.place].size
     places = {
         cell: (cell_directory(data_dir, cell), copy_directory(data_dir, cell))
-        for cell in range(own, cells)
+        for cell in range(cells)
     }
-    # moving them is the last step: all are marked by then
-    is_moving = kept_count(data_dir) == cells and any(
-        copy.exists() and not store.exists() for store, copy in places.values()
-    )
+    with no_supervisor(data_dir):
+        # moving them is the last step: all are marked by then
+        is_moving = bool(copied(data_dir)) and all(
+            _is_marked(copy if copy.exists() else store) for store, copy in places.values()
+        )
     if not is_moving:
         if copied(data_dir):
             text = f"{data_dir / COPIES}: expected no copies in the data of a broker, got some. Try: remove it"
             raise ConfigError([text])
         resize(cells)
     with no_supervisor(data_dir):
-        if not is_moving:
-            for cell in range(cells):
-                _mark(cell_directory(data_dir, cell))
-        for store, copy in places.values():
+        for cell in () if is_moving else places:
+            _mark(cell_directory(data_dir, cell))
+        for cell in range(own, cells):
+            store, copy = places[cell]
             if not copy.exists():
                 copy.parent.mkdir(exist_ok=True, mode=0o700)
                 store.rename(copy)
         keep_count(data_dir, own)
+
+
+def _is_marked(directory: Path) -> bool:
+    if not (directory / DATABASE_FOLDER).exists():
+        return False
+    with closing(Database(directory / DATABASE_FOLDER, MEMORY, must_exist=True)) as database:
+        return database.applied == BASE
 
 
 def _mark(directory: Path) -> None:

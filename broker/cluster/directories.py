@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -171,12 +170,9 @@ def origin_file(data_dir: Path) -> Path:
 
 
 def _replace(file: Path, text: str) -> None:
-    temporary = file.with_suffix(".new")
-    with temporary.open("w") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
-    temporary.replace(file)
+    from broker.config.sections import replace_file  # 4 MB of the supervisor, where it is needed
+
+    replace_file(file, text.encode())
 
 
 def forget_count(data_dir: Path) -> None:
@@ -187,8 +183,11 @@ def forget_count(data_dir: Path) -> None:
 
 
 def _kept_cluster(data_dir: Path) -> list[str]:
-    file = data_dir / CELLS / _MACHINE
-    return file.read_text().split() if file.exists() else []
+    """Cluster and machine; empty also for a file that a power failure cut off, in a release that did not sync it."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        kept = (data_dir / CELLS / _MACHINE).read_text().split()
+        return kept if len(kept) == 2 else []
+    return []
 
 
 def kept_machine(data_dir: Path) -> str | None:
@@ -248,6 +247,6 @@ def check_machine(data_dir: Path, cluster: str, machine: str) -> None:
 def keep_machine(data_dir: Path, cluster: str, machine: str) -> None:
     """Keep whose the data is from now on, in a cluster."""
     file = data_dir / CELLS / _MACHINE
-    if cluster and not file.exists():
+    if cluster and not _kept_cluster(data_dir):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file.write_text(f"{cluster} {machine}\n")
+        _replace(file, f"{cluster} {machine}\n")

@@ -37,6 +37,11 @@ _FILES: Final = {
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _YEARS: Final = timedelta(days=3650)
 _LASTS: Final = timedelta(days=825)
+# Uses of a key (RFC 5280, section 4.2.1.3).
+_USES: Final = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 _BEGAN: Final = timedelta(days=1)
 """Certificates are valid from so long ago: clocks of machines differ."""
 
@@ -178,15 +183,21 @@ class _Authority:
             try:
                 self._key: Any = serialization.load_pem_private_key(pem, None)
                 self._certificate = x509.load_pem_x509_certificate(pem)
+            except TypeError as error:
+                raise ConfigError([f"{file}: expected a key without a passphrase"]) from error
             except ValueError as error:
                 raise ConfigError([f"{file}: expected a key and a certificate: {error}"]) from error
             return
         self._key = ec.generate_private_key(ec.SECP256R1())
         own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         usual = x509.BasicConstraints(ca=True, path_length=0)
+        signs = dict.fromkeys(_USES, False) | {"key_cert_sign": True, "crl_sign": True}
+        known_as = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         self._certificate = (
             self._builder(own, own, self._key, _YEARS)
             .add_extension(usual, critical=True)
+            .add_extension(x509.KeyUsage(**signs), critical=True)
+            .add_extension(known_as, critical=False)
             .sign(self._key, _hash())
         )
         replace_file(file, _pem(self._key) + self._certificate.public_bytes(_encoding()))
@@ -208,9 +219,12 @@ class _Authority:
         except ValueError:
             names.append(x509.DNSName(host))
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, machine)])
+        # as the identifier of an authority's key is made, also where an earlier release wrote none into its certificate
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
             self._builder(subject, self._certificate.subject, key, _LASTS)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(issuer, critical=False)
             .sign(self._key, _hash())
         )
         return certificate.public_bytes(_encoding()).decode(), _pem(key).decode()

@@ -109,6 +109,8 @@ class FrontRelay:
                 await self._answer(probe[1], writer)
                 return
             peer: Any = writer.get_extra_info("peername")
+            if peer is None:  # it is gone
+                return
             relayed = Relayed(str(peer[0]), int(peer[1]), self._certificate is not None)
             first_cell = await self._first_cell(msgspec.json.encode(relayed) + b"\n")
             if first_cell is None:

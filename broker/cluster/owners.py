@@ -10,20 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.core.cells import MAX_CELLS, Machine
+from broker.core.cells import LEAVES, MAX_CELLS, Machine
 
 _FILE: Final = "owners"
 
 
 def make_owners(run: Path, machines: Sequence[Machine]) -> None:
-    """Begin with each cell at home, unless a table is there: processes of an earlier supervisor use it."""
+    """Begin with each cell at home, unless a table of these machines is there: processes of an earlier supervisor use
+    it."""
     path = run / _FILE
-    if path.exists() and path.stat().st_size == MAX_CELLS:
+    before = path.read_bytes() if path.exists() else b""
+    if len(before) == MAX_CELLS and all(place & ~LEAVES < len(machines) for place in before):
         return
     table = bytearray(MAX_CELLS)
     for place, machine in enumerate(machines):
         for cell in machine.cells:
             table[cell] = place
+    path.unlink(missing_ok=True)  # one that is in the memory of a process does not get shorter
     path.write_bytes(table)
 
 

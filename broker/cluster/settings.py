@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -11,6 +10,7 @@ from typing import Final
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from broker.cluster.certificates import Certificates
 from broker.cluster.nats.line import Servers
 from broker.config.model import Settings
 from broker.config.secret_text import SecretText
@@ -130,9 +130,8 @@ class NatsSettings(Settings):
 
         Raises:
             broker.config.secret_text.SecretUnreadable: the password is not there.
-            OSError: the file of the authority cannot be read.
         """
-        tls = ssl.create_default_context(cafile=self.cacertfile) if self.cacertfile else None
+        tls = Certificates("", "", self.cacertfile) if self.cacertfile else None
         password = "" if self.password is None else self.password.reveal()
         return Servers([split_address(one) for one in self.servers], self.user, password, tls)
 
@@ -211,6 +210,8 @@ class ClusterSettings(Settings):
             raise ValueError(
                 f"nats.run: expected {least} machines or more, got {len(self.machines)}"
             )
+        if self.nats.run:
+            self._check_ports()
         without = [name for name, machine in self.machines.items() if not machine.cells]
         if without and not self.has_nats:
             raise ValueError(
@@ -228,6 +229,19 @@ class ClusterSettings(Settings):
         if self.data_from and not self.moves:
             raise ValueError("data_from: expected cluster.nats, and cluster.copies of 2 or more")
         return self
+
+    def _check_ports(self) -> None:
+        """A machine listens at three ports of its address. Raises ``ValueError``."""
+        nats = self.nats
+        if nats.route_port == nats.port:
+            raise ValueError(f"nats.route_port: expected another port than nats.port, {nats.port}")
+        for name, machine in self.machines.items():
+            port = split_address(machine.address)[1]
+            if port in (nats.port, nats.route_port):
+                other = "port" if port == nats.port else "route_port"
+                raise ValueError(
+                    f"machines.{name}.address: expected another port than nats.{other}, {port}"
+                )
 
     @cached_property
     def layout(self) -> Sequence[Machine]:
@@ -255,13 +269,14 @@ class ClusterSettings(Settings):
         """True if machines keep copies of each other's cells, and take them over."""
         return self.has_nats and min(self.copies, len(self.machines)) > 1
 
-    @property
+    @cached_property
     def nats_places(self) -> Servers:
-        """Where the servers of NATS are, that of this machine first. Raises as ``NatsSettings.places``."""
+        """Where the servers of NATS are, that of this machine first. Raises as ``NatsSettings.places``.
+
+        All connections of a process share it: a file that breaks later stops none of them."""
         if not self.nats.run:
             return self.nats.places
-        tls = ssl.create_default_context(cafile=self.tls.cacertfile)
-        tls.load_cert_chain(self.tls.certfile, self.tls.keyfile)
+        tls = Certificates(self.tls.certfile, self.tls.keyfile, self.tls.cacertfile)
         layout = self.layout
         machines = [layout[(self.place + far) % len(layout)] for far in range(len(layout))]
         return Servers([(machine.host, self.nats.port) for machine in machines], tls=tls)

@@ -21,6 +21,7 @@ from typing import Any, Final
 from broker.cluster.channel import Ready
 from broker.cluster.switchboard import Switchboard
 from broker.cluster.zygote import Zygote
+from broker.core.cells import MAX_CELLS
 from broker.core.errors import ConfigError
 from broker.core.process import environment
 from broker.observe.log import get_logger
@@ -32,6 +33,8 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_AFTER_S: Final = 30.0
 _ADOPT_AGAIN_S: Final = 0.5
+# Seconds for which a process that only looks at a lock has it.
+_LOOKED_AT_S: Final = 0.001
 _MOST_SAID: Final = 4096
 # Exit status of a cell that has another owner, or is to get one: its store takes nothing more.
 FENCED: Final = 70
@@ -65,14 +68,22 @@ def program(command: list[str]) -> Launch:
 
 
 def lock(run: Path, name: str) -> int:
-    """Descriptor of a file that is locked until this process ends.
+    """Descriptor of a file that is locked until this process ends, with the number of the process in it.
 
     Raises:
         BlockingIOError: another process has it.
     """
     descriptor = os.open(run / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            # not refused where others only look (``is_running``)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            time.sleep(_LOOKED_AT_S)
+        with suppress(OSError):  # a full disk
+            os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
     except OSError:
         os.close(descriptor)
         raise
@@ -105,10 +116,27 @@ def cell_lock(cell: int) -> str:
 def is_running(run: Path, cell: int) -> bool:
     """True if a process is this cell."""
     try:
-        os.close(lock(run, cell_lock(cell)))
+        descriptor = os.open(run / cell_lock(cell), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    finally:
+        os.close(descriptor)
     return False
+
+
+def _process_of(run: Path, cell: int) -> int:
+    """Number of the process that is this cell; 0 where it is not known, as for one of an earlier release."""
+    file = run / cell_lock(cell)
+    with suppress(OSError, ValueError):
+        pid = int(file.read_text())
+        # the number may be another process's by now
+        if any(link.samefile(file) for link in Path(f"/proc/{pid}/fd").iterdir()):
+            return pid
+    return 0
 
 
 class _Cell:
@@ -123,6 +151,7 @@ class _Cell:
         """Tells when the process has ended."""
         self.ready: Ready | None = None
         self.was_ready = False
+        """True if any of its processes was ready."""
         self.started_s = 0.0
         self.pause_s = _FIRST_PAUSE_S
         self.is_wanted = True
@@ -162,12 +191,18 @@ class _Helper:
         if self._is_stopping:
             return
         self._started_s = time.monotonic()
-        theirs_in, self._input = os.pipe()
-        self._output, theirs_out = os.pipe()
-        self._loop.add_reader(self._output, self._said, self._output)
-        self._launch(self._started, (theirs_in, theirs_out))
-        os.close(theirs_in)
-        os.close(theirs_out)
+        with ExitStack() as theirs:
+            try:
+                theirs_in, self._input = os.pipe()
+                theirs.callback(os.close, theirs_in)
+                self._output, theirs_out = os.pipe()
+                theirs.callback(os.close, theirs_out)
+            except OSError as error:
+                _log.error("process.not_started", process=self._name, reason=str(error))
+                self.ended(None)
+                return
+            self._loop.add_reader(self._output, self._said, self._output)
+            self._launch(self._started, (theirs_in, theirs_out))
 
     def _started(self, pid: int | None) -> None:
         if self._is_stopping:
@@ -225,11 +260,12 @@ class _Helper:
         self.pid = None
         self.is_ready = False
         self._data = b""
-        if self._input is not None and self._output is not None:
+        if self._output is not None:
             self._loop.remove_reader(self._output)
-            os.close(self._input)
-            os.close(self._output)
-            self._input = self._output = None
+        for descriptor in (self._input, self._output):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._input = self._output = None
 
 
 class Supervisor:
@@ -291,6 +327,9 @@ class Supervisor:
         self._zygote.listen(self._loop)
         for helper in self._helpers:
             helper.start()
+        for number in range(MAX_CELLS):  # also guests of an earlier supervisor
+            if is_running(self._run, number):
+                self._cells.setdefault(number, _Cell(number))
         for cell in self._cells.values():
             if not is_running(self._run, cell.number):  # else it has its pass socket
                 self._switchboard.prepare(cell.number)
@@ -374,7 +413,7 @@ class Supervisor:
         if cell.descriptor is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(cell.descriptor, signal.SIGTERM)
-        elif not cell.is_asked:
+        elif not cell.is_asked and not is_running(self._run, cell.number):
             self._tell_ended(cell)
 
     def _begin_keeper(self) -> None:
@@ -400,15 +439,28 @@ class Supervisor:
         """Start a cell, or wait for the one that an earlier supervisor has started."""
         if self._is_stopping or cell.pid or cell.is_asked or not cell.is_wanted:
             return
-        if is_running(self._run, cell.number):
-            cell.was_ready = True
-            self._loop.call_later(_ADOPT_AGAIN_S, self._begin, cell)
+        try:
+            if is_running(self._run, cell.number):
+                self._adopt(cell)
+                return
+            self._switchboard.prepare(cell.number)
+        except OSError as error:
+            _log.error("process.not_started", process=f"cell {cell.number}", reason=str(error))
+            self._over(cell, None)
             return
-        self._switchboard.prepare(cell.number)
         cell.started_s = time.monotonic()
         cell.is_asked = True
         request = {**self._place, "cell": cell.number}
         self._zygote.fork(request, lambda pid: self._forked(cell, pid))
+
+    def _adopt(self, cell: _Cell) -> None:
+        """Watch the process of an earlier supervisor, which may have no line to this one yet."""
+        cell.was_ready = True
+        if pid := _process_of(self._run, cell.number):
+            _log.info("cell.adopted", cell=cell.number, process=pid)
+            self._watch(cell, pid)
+        else:
+            self._loop.call_later(_ADOPT_AGAIN_S, self._begin, cell)
 
     def _forked(self, cell: _Cell, pid: int | None) -> None:
         """The process of a cell is there, or cannot be."""
@@ -438,7 +490,7 @@ class Supervisor:
         try:
             cell.descriptor = os.pidfd_open(pid)
         except ProcessLookupError:  # it has ended meanwhile
-            self._loop.call_soon(self._begin, cell)
+            self._loop.call_soon(self._over, cell, None)
             return
         cell.pid = pid
         self._loop.add_reader(cell.descriptor, self._ended, cell)
@@ -453,13 +505,19 @@ class Supervisor:
 
     def _over(self, cell: _Cell, status: int | None) -> None:
         pid = cell.pid
+        cannot_run = status == FENCED or cell.ready is None
+        # a first start that fails has said what is wrong with the machine
+        is_first = cell.number in self._home and not cell.was_ready
         cell.pid = 0
         cell.ready = None
         self._changed.set()
-        if self._keeper is not None and (status in (FENCED, None) or not cell.is_wanted):
+        if self._keeper is not None and (
+            status in (FENCED, None) or not cell.is_wanted or (cannot_run and not is_first)
+        ):
             _log.info("cell.given_away", cell=cell.number, reason=_reason(status))
+            has_failed = status == FENCED or (cannot_run and cell.is_wanted)
             cell.is_wanted = False
-            self._tell_ended(cell, has_failed=status == FENCED)
+            self._tell_ended(cell, has_failed=has_failed)
         if self._is_stopping:
             # one that has just been forked ends by the signal itself
             in_order = (0, None, FENCED, -signal.SIGTERM)
@@ -467,10 +525,7 @@ class Supervisor:
             self._tell_ended(cell)
         elif not cell.is_wanted:
             pass
-        elif cell.number not in self._home and not cell.was_ready:
-            cell.is_wanted = False
-            self._tell_ended(cell)
-        elif not cell.was_ready:  # it has said why
+        elif is_first:
             self._status = 1
             self._stop()
         else:

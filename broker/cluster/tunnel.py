@@ -23,10 +23,10 @@ from uuid import uuid4
 import msgspec
 
 from broker.cluster.carry import READ_BYTES, carry
+from broker.cluster.certificates import Certificates
 from broker.cluster.channel import bind, connect
 from broker.cluster.neighbour import Neighbour
 from broker.cluster.owners import owners_in
-from broker.config.stamp import stamp_of
 from broker.core.cells import LEAVES, Machine
 from broker.core.relayed import FRONT_SOCKET
 from broker.observe.log import get_logger, mark_lines, setup
@@ -115,7 +115,6 @@ class Tunnel:
     """The sockets of the cells of other machines here, and the way of other machines to the cells here."""
 
     def __init__(self, told: Told) -> None:
-        """Raises ``OSError`` where a certificate cannot be read."""
         self._told = told
         self._run = Path(told.run)
         self._own = next(machine for machine in told.machines if machine.name == told.machine)
@@ -134,21 +133,20 @@ class Tunnel:
         self._greeting = 0
         self._said: dict[str, str] = {}
         """What was logged last of each machine, so that it is not logged again and again."""
-        self._files = (told.certfile, told.keyfile, told.cacertfile)
-        self._stamps = self._stamps_now()
-        self._outgoing = context_of(*self._files, is_server=False)
-        self._incoming = context_of(*self._files, is_server=True)
+        files = (told.certfile, told.keyfile, told.cacertfile)
+        self._outgoing = Certificates(*files)
+        self._incoming = Certificates(*files, is_server=True)
 
     async def start(self) -> None:
         """Take connections of both sides.
 
         Raises:
-            OSError: the address is taken, or is none of this machine.
+            OSError: the address is taken, or is none of this machine; or a certificate cannot be read.
         """
         self._servers.append(
             await asyncio.start_server(
-                self._taking(self._from_machine), self._own.host, self._own.port, ssl=self._incoming,
-                limit=READ_BYTES, backlog=_BACKLOG, ssl_handshake_timeout=_CONNECT_S,
+                self._taking(self._from_machine), self._own.host, self._own.port,
+                ssl=self._incoming.of_listener(), limit=READ_BYTES, backlog=_BACKLOG, ssl_handshake_timeout=_CONNECT_S,
             )
         )  # fmt: skip
         for other in self._others.values():
@@ -208,30 +206,10 @@ class Tunnel:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _refresh(self) -> None:
+        """Load certificates that have changed, so that the log says soon if they cannot be used."""
         while True:
             await asyncio.sleep(_REFRESH_S)
-            self.refresh()
-
-    def refresh(self) -> None:
-        """Read certificates again that have changed; where they cannot be used, those in use stay."""
-        stamps = self._stamps_now()
-        if stamps == self._stamps:
-            return
-        self._stamps = stamps
-        certfile, keyfile, cacertfile = self._files
-        try:
-            # an incomplete set is refused before the one in use is replaced
-            context_of(*self._files, is_server=False)
-            for context in (self._outgoing, self._incoming):
-                context.load_verify_locations(cacertfile)
-                context.load_cert_chain(certfile, keyfile)
-        except OSError as error:
-            _log.error("machine.certificate_not_reloaded", reason=str(error))
-        else:
-            _log.info("machine.certificate_reloaded")
-
-    def _stamps_now(self) -> list[object]:
-        return [stamp_of(Path(file)) for file in self._files]
+            self._incoming.context()
 
     def _taking(self, handle: Any, *arguments: Any) -> Any:
         def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -298,7 +276,7 @@ class Tunnel:
         machine = other.machine
         async with asyncio.timeout(_CONNECT_S):
             reader, writer = await asyncio.open_connection(
-                machine.host, machine.port, ssl=self._outgoing,
+                machine.host, machine.port, ssl=self._outgoing.context(),
                 server_hostname=machine.name, limit=READ_BYTES,
             )  # fmt: skip
         try:
@@ -463,20 +441,6 @@ def _names_of(cell: int) -> list[str]:
     """Names of the sockets of a cell."""
     names = [name.format(cell) for name in _SOCKETS]
     return names if cell else [*names, FRONT_SOCKET]
-
-
-def context_of(certfile: str, keyfile: str, cacertfile: str, *, is_server: bool) -> ssl.SSLContext:
-    """TLS between machines: both show a certificate of the cluster's authority.
-
-    Raises:
-        OSError: a file cannot be read, or has none.
-    """
-    purpose = ssl.Purpose.CLIENT_AUTH if is_server else ssl.Purpose.SERVER_AUTH
-    context = ssl.create_default_context(purpose, cafile=cacertfile)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(certfile, keyfile)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def _why(error: Exception) -> str:

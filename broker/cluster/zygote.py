@@ -65,23 +65,34 @@ class Zygote:
     ) -> None:
         """Ask for a process, which gets ``request``, and as standard input and output ``descriptors``. Its number is
         given to ``on_forked``, or None if there will be none."""
-        line = self._line or self._start()
+        try:
+            line = self._line or self._start()
+        except OSError as error:
+            _log.error("zygote.not_started", reason=str(error))
+            self._refuse(on_forked)
+            return
         self._asked.append(on_forked)
         try:
             socket.send_fds(line, [json.dumps(request).encode()], descriptors)
         except BlockingIOError:  # it does not read its requests
-            self._asked.pop()
-            assert self._loop is not None
-            self._loop.call_soon(on_forked, None)
+            self._refuse(self._asked.pop())
         except OSError:  # it has ended, which is heard next
             pass
+
+    def _refuse(self, on_forked: Callable[[int | None], None]) -> None:
+        assert self._loop is not None
+        self._loop.call_soon(on_forked, None)
 
     def run(self, request: Mapping[str, Any]) -> tuple[int, bytes]:
         """Exit status and output of a process, once it has ended. Not after ``listen``.
 
         Raises:
-            ChildProcessError: the zygote has ended.
+            ChildProcessError: the zygote has ended, or cannot be started.
         """
+        try:
+            line = self._line or self._start()
+        except OSError as error:
+            raise ChildProcessError(f"the zygote cannot be started: {error}") from error
         output, theirs = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         with open(output, "rb") as file:
@@ -89,10 +100,9 @@ class Zygote:
             os.close(null)
             os.close(theirs)
             self._asked.popleft()
-            assert self._line is not None
             heard = b""
             with suppress(ConnectionError):
-                heard = self._line.recv(_PID.size)
+                heard = line.recv(_PID.size)
             if not heard:
                 raise ChildProcessError("the zygote has ended")
             written = file.read()
@@ -100,18 +110,23 @@ class Zygote:
 
     def _start(self) -> socket.socket:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                list(self._command),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                env=environment(),
-                start_new_session=True,  # Ctrl-C is for the supervisor
-            )
+            try:
+                self._process = subprocess.Popen(
+                    list(self._command),
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    env=environment(),
+                    start_new_session=True,  # Ctrl-C is for the supervisor
+                )
+            except BaseException:
+                line.close()
+                raise
+        self._line = line
         if self._loop is not None:
             self.listen(self._loop)
-        return self._line
+        return line
 
     def _hear(self) -> None:
         assert self._line is not None

@@ -14,8 +14,16 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.adopting import adopt
-from broker.cluster.directories import cell_directory, copied, copy_directory, kept_count
+from broker.cluster.adopting import adopt, adopts
+from broker.cluster.directories import (
+    cell_directory,
+    copied,
+    copy_directory,
+    keep_count,
+    keep_machine,
+    kept_count,
+    kept_machine,
+)
 from broker.cluster.resize import Resize
 from broker.cluster.settings import ClusterSettings
 from broker.core.errors import ConfigError
@@ -180,7 +188,14 @@ def test_joining_that_was_cut_off_is_continued(
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises((ConfigError, OSError), match="cut off"):
         adopt(tmp_path, cluster, resize)
-    adopt(tmp_path, cluster, resize)
+    for machine_file in (None, b"", b"0123"):  # also what a power failure left of the last step
+        assert adopts(tmp_path, cluster)
+        adopt(tmp_path, cluster, resize)
+        if machine_file is not None:
+            (tmp_path / "cells" / "machine").write_bytes(machine_file)
+    keep_machine(tmp_path, cluster.digest, "a")
+    assert not adopts(tmp_path, cluster)
+    assert kept_machine(tmp_path) == "a"
     assert kept_count(tmp_path) == 2
     assert sorted(copied(tmp_path)) == [2, 3, 4, 5]
     places = [cell_directory(tmp_path, cell) for cell in (0, 1)]
@@ -191,9 +206,14 @@ def test_joining_that_was_cut_off_is_continued(
         assert [record.payload for _, record in store.read(LogShard(7), 0, 9)] == [b"x"]
 
 
-def test_copies_of_before_are_not_taken_for_the_data(tmp_path: Path) -> None:
-    RocksStore(tmp_path).close()
-    copy_directory(tmp_path, 2).mkdir(parents=True)
+@pytest.mark.parametrize("stores", [1, 2])
+def test_copies_of_before_are_not_taken_for_the_data(tmp_path: Path, stores: int) -> None:
+    for cell in range(stores):
+        RocksStore(cell_directory(tmp_path, cell)).close()
+    keep_count(tmp_path, stores)
+    for cell in range(2, 6):
+        with closing(Database(copy_directory(tmp_path, cell) / DATABASE_FOLDER, USUAL_MEMORY)):
+            pass
     resized: list[int] = []
     with pytest.raises(ConfigError, match="expected no copies in the data of a broker"):
         adopt(tmp_path, _settings(), resized.append)

@@ -11,6 +11,8 @@ from broker.cluster.settings import ClusterSettings
 
 TLS = {"certfile": "a.pem", "keyfile": "a.key", "cacertfile": "ca.pem"}
 
+THREE = {"machines": {name: {"address": f"10.0.0.{at}:7946"} for at, name in enumerate("abc", 1)}}
+
 
 def section(**changes: Any) -> dict[str, Any]:
     machines = {
@@ -48,6 +50,11 @@ def test_there_is_no_cluster_by_default() -> None:
         ({"machines": {name: {"address": "h:1", "cells": 40} for name in "ab"}}, "at most 64 cells in all, got 80"),
         ({"tls": {**TLS, "keyfile": ""}}, "tls.keyfile: expected a file; machines need certificates"),
         ({"tsl": {}}, "tsl"),
+        ({**THREE, "nats": {"run": True, "port": 6222}}, "nats.route_port: expected another port than nats.port, 6222"),
+        ({**THREE, "nats": {"run": True, "port": 7946}},
+         "machines.a.address: expected another port than nats.port, 7946"),
+        ({**THREE, "nats": {"run": True, "route_port": 7946}},
+         "machines.a.address: expected another port than nats.route_port, 7946"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(changes: dict[str, Any], why: str) -> None:

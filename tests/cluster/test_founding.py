@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,8 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
+from broker.cluster.certificates import context_of
+from broker.cluster.founding import found
+from broker.cluster.nats.check import problems_of_own
+from broker.core.errors import ConfigError
 from tests.cluster.founded import Founded, founded, sluice, start_all
 from tests.end_to_end.clients import Client
+from tests.support.certificates import Authority
 from tests.support.node import Node, eventually
 
 
@@ -97,6 +105,73 @@ def test_who_has_no_certificate_of_the_cluster_gets_nothing_of_nats(
     )
     assert "PONG" not in done.stdout
     assert "certificate required" in done.stderr.lower().replace("_", " "), done.stderr
+
+
+def _files_of(directory: Path, machine: str) -> list[str]:
+    """The certificate, the key and the authority in the file of a machine, as files."""
+    made = json.loads((directory / f"{machine}.machine.json").read_text())
+    files = []
+    for name in ("certfile", "keyfile", "cacertfile"):
+        file = directory / f"{machine}.{name}"
+        file.write_text(made[name])
+        files.append(str(file))
+    return files
+
+
+def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> None:
+    """A handshake in memory. Raises ``ssl.SSLError``."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while sides:
+        try:
+            sides[0].do_handshake()
+            sides.pop(0)
+        except ssl.SSLWantReadError:
+            sides.reverse()
+
+
+def test_machines_trust_each_other_whatever_the_release_of_python(tmp_path: Path) -> None:
+    """Those since 3.13 check certificates more strictly; files that were made before have to stay valid."""
+    found("plant", {name: f"127.0.0.{at}" for at, name in enumerate("abc", 1)}, 1, 7946, tmp_path)
+    client = context_of(*_files_of(tmp_path, "a"), is_server=False)
+    server = context_of(*_files_of(tmp_path, "b"), is_server=True)
+    for context in (client, server):
+        assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    _shake_hands(client, server, "b")
+
+
+def test_certificates_of_the_page_are_strict_ones(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-cluster.md"
+    [recipe] = re.findall(r"```text\n(openssl req .*?)```", page.read_text(), re.DOTALL)
+    subprocess.run(["sh", "-ec", recipe], cwd=tmp_path, check=True, capture_output=True)
+    files = [str(tmp_path / name) for name in ("a.pem", "a.key", "ca.pem")]
+    contexts = [context_of(*files, is_server=is_server) for is_server in (False, True)]
+    for context in contexts:
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    _shake_hands(*contexts, "a")
+
+
+@pytest.mark.process
+def test_an_address_is_the_same_however_it_is_written(tmp_path: Path) -> None:
+    found("plant", {"a": "FD00::1", "b": "fd00::2", "c": "fd00::3"}, 1, 7946, tmp_path)
+    [certfile, *_] = _files_of(tmp_path, "a")
+    assert problems_of_own("FD00::1", certfile) == []
+    [problem] = problems_of_own("fd00::4", certfile)
+    assert problem.startswith("cluster.tls.certfile: expected a certificate for fd00::4 too")
+    assert problem.endswith("; got one for a, fd00::1")
+
+
+def test_a_key_with_a_passphrase_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    three = {name: f"127.0.0.{at}" for at, name in enumerate("abc", 1)}
+    files = Authority(tmp_path, "tests").sign("plant", {"CN": "plant"}, password="secret")
+    file = tmp_path / "plant.authority.pem"
+    file.write_bytes(files.key.read_bytes() + files.cert.read_bytes())
+    with pytest.raises(ConfigError, match=r"plant\.authority\.pem: expected a key without a passp"):
+        found("plant", three, 1, 7946, tmp_path)
 
 
 def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import struct
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 
 from broker.admin.api_settings import ApiSettings
 from broker.app.api import Api
@@ -17,6 +20,7 @@ from broker.cluster.channel import bind
 from broker.cluster.front_relay import FrontRelay
 from broker.core.cells import Machine, Place
 from broker.core.relayed import FRONT_SOCKET
+from tests.support.waiting import until
 
 
 async def _ask(relay: FrontRelay) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -88,6 +92,26 @@ def test_a_request_is_refused_where_the_first_cell_stays_away(tmp_path: Path) ->
         await relay.stop()
 
     asyncio.run(test())
+
+
+def test_a_client_that_is_gone_already_is_no_fault(tmp_path: Path) -> None:
+    async def test() -> None:
+        faults: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+        relay = _relay(tmp_path)
+        with socket.create_connection(relay._listener.getsockname()) as gone:
+            gone.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reader, writer = await asyncio.open_connection(*await relay.start())
+        writer.write(b"GET /livez HTTP/1.1\r\n\r\n")  # it comes second
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+        await until(lambda: not relay._tasks)
+        await relay.stop()
+        gc.collect()
+        assert faults == []
+
+    uvloop.run(test())  # which asks for the address of the client when it is used
 
 
 @pytest.mark.parametrize(

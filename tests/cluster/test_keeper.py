@@ -31,7 +31,7 @@ from broker.cluster.decisions import (
 )
 from broker.cluster.keeper import Keeper
 from broker.cluster.keeping import SHOW, Asked, State, Told
-from broker.cluster.owners import make_owners
+from broker.cluster.owners import make_owners, owners_in
 from broker.cluster.replication import Replication
 from broker.cluster.settings import ClusterSettings
 from broker.core.cells import LEAVES, Machine, Place
@@ -121,6 +121,19 @@ def test_a_cell_that_runs_here_is_reached_here_until_it_has_ended() -> None:
     assert reached_at(views("c", {"a": running, "c": at_c}), CELL) == "a"
     assert reached_at(views("c", {"a": WANTING, "b": running, "c": at_c}), CELL) == "b"
     assert reached_at(views("c", {"a": WANTING, "c": at_c}), CELL) == ""
+
+
+def test_a_table_of_owners_names_machines_that_are_there(tmp_path: Path) -> None:
+    """Also where one was left out of the sections since; who has the table of before keeps it."""
+    machines = [Machine(name, name, 7946, at, 1) for at, name in enumerate("abc")]
+    make_owners(tmp_path, machines)
+    owners_in(tmp_path, is_keeper=True)[0] = 2
+    before = owners_in(tmp_path)
+    make_owners(tmp_path, machines)
+    assert list(owners_in(tmp_path)[:3]) == [2, 1, 2]
+    make_owners(tmp_path, machines[:2])
+    assert list(owners_in(tmp_path)[:3]) == [0, 1, 0]
+    assert list(before[:3]) == [2, 1, 2]
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from threading import Thread
 import pytest
 from msgspec.structs import replace
 
+from broker.cluster.certificates import context_of
 from broker.cluster.directories import make_directories
 from broker.cluster.switchboard import Switchboard
-from broker.cluster.tunnel import Told, Tunnel, context_of
+from broker.cluster.tunnel import Told, Tunnel
 from broker.codec.packets import ConnAck, Connect, Disconnect
 from broker.core import reason
 from broker.core.cells import Machine, Place
@@ -259,12 +260,10 @@ async def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(tmp_path: P
         writer.transport.abort()
         return int(shown["serialNumber"], 16)
 
-    async with _tunnel(told) as tunnel:
+    async with _tunnel(told):
         first = await serial()
         machines.authority.sign("a", {"CN": "a"}, ["a"])
-        tunnel.refresh()
         second = await serial()
         assert second != first
         Path(told.certfile).write_text("no certificate")  # noqa: ASYNC240
-        tunnel.refresh()
         assert await serial() == second

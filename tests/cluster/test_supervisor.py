@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import resource
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -22,7 +26,14 @@ from broker.cluster.directories import (
     make_directories,
     origin_file,
 )
-from broker.cluster.supervisor import Supervisor, _Helper, is_running, program
+from broker.cluster.supervisor import (
+    Supervisor,
+    _Helper,
+    cell_lock,
+    is_running,
+    lock,
+    program,
+)
 from broker.cluster.zygote import Zygote
 from broker.core.cells import MAX_CELLS, SLOTS, Place
 from broker.core.errors import ConfigError
@@ -51,6 +62,25 @@ async def supervised(run: Path, count: int = 2, *what: str) -> AsyncIterator[Sup
         if not serving.done():
             os.kill(os.getpid(), signal.SIGTERM)
         await serving
+
+
+@contextmanager
+def _descriptors(count: int) -> Iterator[None]:
+    """No more than so many descriptors for this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_it_says_ready_once_all_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +163,127 @@ def test_a_cell_that_is_no_longer_wanted_when_its_process_is_there_ends(
             monkeypatch.undo()
 
     asyncio.run(test())
+
+
+def _keep(monkeypatch: pytest.MonkeyPatch, supervisor: Supervisor) -> list[str]:
+    """What a supervisor tells the keeper from now on."""
+    heard: list[str] = []
+    monkeypatch.setattr(supervisor, "_keeper", Keeper(heard))
+    return heard
+
+
+@pytest.mark.parametrize("cell", [0, 2])  # of this machine, and a guest
+def test_a_cell_that_cannot_start_here_is_left_to_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: int
+) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path, 2, str(tmp_path / "full")) as supervisor:
+            await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
+            heard = _keep(monkeypatch, supervisor)
+            supervisor._ordered(f"start {cell}")
+            await until(lambda: supervisor._cells[cell].ready)
+            heard.clear()
+            (tmp_path / "full").touch()
+            os.kill(supervisor._cells[cell].pid, signal.SIGKILL)
+            await until(lambda: f"failed {cell}" in heard)
+            assert heard == [f"runs {cell}", f"failed {cell}"]
+            assert not supervisor._cells[cell].is_wanted
+            zygote = supervisor._zygote
+            monkeypatch.setattr(zygote, "fork", lambda _, on_forked: on_forked(None))
+            supervisor._ordered(f"start {cell}")
+            with _descriptors(0):
+                supervisor._ordered(f"start {cell}")
+            assert heard[2:] == [f"failed {cell}"] * 2
+            assert not supervisor._cells[cell].is_wanted
+
+    asyncio.run(test())
+
+
+@contextmanager
+def _silent_cell(run: Path, cell: int) -> Iterator[None]:
+    """A process of an earlier supervisor that is a cell and has no line to this one, as while it waits for NATS."""
+    program = (
+        "import signal, sys\n"
+        "from pathlib import Path\n"
+        "from broker.cluster.supervisor import cell_lock, lock\n"
+        "lock(Path(sys.argv[1]), cell_lock(int(sys.argv[2])))\n"
+        "print(flush=True)\n"
+        "signal.pause()\n"
+    )
+    command = [sys.executable, "-c", program, str(run), str(cell)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("cell", [0, 5])  # of this machine, and a guest
+def test_cells_of_an_earlier_supervisor_end_before_they_greet(tmp_path: Path, cell: int) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path, 1) as supervisor:
+            await asyncio.sleep(0)  # it serves by now
+        assert not is_running(tmp_path, cell)
+        assert supervisor._status == 0
+
+    with _silent_cell(tmp_path, cell):
+        asyncio.run(test())
+
+
+def test_a_cell_that_has_not_greeted_has_ended_when_its_process_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path, 1) as supervisor:
+            await until(lambda: supervisor._cells[0].ready)
+            heard = _keep(monkeypatch, supervisor)
+            with _silent_cell(tmp_path, 5):
+                supervisor._ordered("start 5")
+                supervisor._ordered("stop 5")
+                assert heard == []
+                await until(lambda: heard == ["ended 5"])
+                assert not is_running(tmp_path, 5)
+
+    asyncio.run(test())
+
+
+def test_a_process_that_ended_before_its_number_was_heard_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with supervised(tmp_path) as supervisor:
+            await until(lambda: all(cell.ready for cell in supervisor._cells.values()))
+            heard = _keep(monkeypatch, supervisor)
+            process = supervisor._cells[1]
+            reaped = process.pid
+            monkeypatch.setattr(supervisor._zygote, "fork", lambda *_: None)
+            os.kill(reaped, signal.SIGKILL)
+            await until(lambda: process.is_asked)
+            supervisor._forked(process, reaped)
+            await until(lambda: heard == ["failed 1"])
+            supervisor._ordered("start 1")
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: not supervisor._cells[0].pid)
+            supervisor._forked(process, reaped)
+            await until(lambda: not (tmp_path / "control.sock").exists(), timeout_s=10)
+
+    asyncio.run(test())
+
+
+def test_who_looks_at_a_lock_keeps_no_cell_from_it(tmp_path: Path) -> None:
+    file = tmp_path / cell_lock(0)
+    file.touch()
+    looking = os.open(file, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    assert not is_running(tmp_path, 0)  # two may look
+    Timer(0.05, os.close, [looking]).start()
+    locked = lock(tmp_path, cell_lock(0))
+    assert is_running(tmp_path, 0)
+    with pytest.raises(BlockingIOError):
+        lock(tmp_path, cell_lock(0))
+    os.close(locked)
 
 
 def test_a_cell_that_never_was_ready_ends_all(tmp_path: Path) -> None:
@@ -239,5 +390,42 @@ def test_a_request_that_the_zygote_does_not_read_is_answered() -> None:
         finally:
             zygote.close()
         assert set(answers) == {None}
+
+    asyncio.run(test())
+
+
+def test_a_zygote_that_cannot_be_started_is_tried_again() -> None:
+    async def test() -> None:
+        zygote = Zygote(("/no/such",))
+        zygote.listen(asyncio.get_running_loop())
+        answers: list[int | None] = []
+        zygote.fork({"cell": 0}, answers.append)
+        await until(lambda: answers == [None])
+        assert zygote.pid is None
+        zygote._command = ("false",)
+        zygote.fork({"cell": 0}, answers.append)
+        await until(lambda: answers == [None, None])  # it has ended, which is heard
+        with pytest.raises(ChildProcessError, match="no/such"):
+            Zygote(("/no/such",)).run({"cell": 0})
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_helper_without_descriptors_is_tried_again(left: int) -> None:
+    async def test() -> None:
+        launched: list[int] = []
+
+        def launch(_: Any, descriptors: Sequence[int]) -> None:
+            launched.extend(descriptors)
+
+        helper = _Helper(asyncio.get_running_loop(), "helper", launch, lambda: None)
+        before = set(os.listdir("/proc/self/fd"))
+        with _descriptors(left):
+            helper.start()
+        assert not launched
+        assert set(os.listdir("/proc/self/fd")) == before
+        await until(lambda: bool(launched))
+        helper.stop()
 
     asyncio.run(test())

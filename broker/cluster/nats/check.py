@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -114,10 +115,18 @@ def problems_of_own(host: str, certfile: str) -> list[str]:
         names = _names_in(Path(certfile).read_bytes())
     except (OSError, ValueError) as error:
         return [f"cluster.tls.certfile: {error}"]
-    if host not in names:
+    if _normal(host) not in map(_normal, names):
         text = f"expected a certificate for {host} too, as its server of NATS needs"
         return [f"cluster.tls.certfile: {text}; got one for {', '.join(names) or 'no name'}"]
     return []
+
+
+def _normal(host: str) -> str:
+    """A host as any other way to write it gives it."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.lower()
 
 
 def _names_in(pem: bytes) -> list[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
+from broker.cluster.certificates import Certificates
 from broker.core.errors import Unavailable
 
 _CONNECT_S: Final = 2.0
@@ -42,7 +43,7 @@ class Servers:
     addresses: Sequence[tuple[str, int]]
     user: str = ""
     password: str = field(default="", repr=False)
-    tls: ssl.SSLContext | None = None
+    tls: Certificates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Line:
         own = self._servers
         if own.tls is not None:
             link.settimeout(_left(until_s))
-            self._link = link = own.tls.wrap_socket(link, server_hostname=host)
+            self._link = link = own.tls.context().wrap_socket(link, server_hostname=host)
         said = {
             "verbose": False, "pedantic": False, "headers": True, "no_responders": True, "echo": False,
             "lang": "python", "version": "1", "name": self._name, "tls_required": own.tls is not None,

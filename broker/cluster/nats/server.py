@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -112,7 +113,8 @@ class NatsServer:
         self._stamps = self._stamps_now()
 
     def start(self) -> None:
-        """Start it, or take the one that runs.
+        """Start it, or take the one that runs, with the certificates of now. Where it has other settings, it is started
+        again: a reload refuses some of these.
 
         Raises:
             ConfigError: the program is not installed.
@@ -120,10 +122,15 @@ class NatsServer:
         """
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._descriptor = self._running()
-        if self._descriptor is not None:
-            return
         file = self._directory / "nats.conf"
-        replace_file(file, configuration_of(self._told).encode())
+        configuration = configuration_of(self._told).encode()
+        if self._descriptor is not None:
+            if file.read_bytes() == configuration:
+                self._signalled(signal.SIGHUP)
+                return
+            self.stop()
+            os.close(self._descriptor)
+        replace_file(file, configuration)
         self._process = subprocess.Popen(
             [program(), "-c", str(file)],
             stdin=subprocess.DEVNULL,
@@ -162,7 +169,8 @@ class NatsServer:
         """True if the process is there."""
         if self._process is not None:
             return self._process.poll() is None
-        return self._signalled(0)
+        # also one that has ended, and of which its parent has not heard
+        return self._descriptor is not None and not select.select([self._descriptor], [], [], 0)[0]
 
     def refresh(self) -> None:
         """Have it read certificates again that have changed."""
@@ -180,15 +188,10 @@ class NatsServer:
         if self.is_running:
             self._signalled(signal.SIGKILL)
 
-    def _signalled(self, number: int) -> bool:
-        """True if the process got a signal; 0 is none, and asks only."""
-        if self._descriptor is None:
-            return False
-        try:
-            signal.pidfd_send_signal(self._descriptor, number)
-        except ProcessLookupError:
-            return False
-        return True
+    def _signalled(self, number: int) -> None:
+        if self._descriptor is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, number)
 
     def _stamps_now(self) -> list[object]:
         told = self._told
