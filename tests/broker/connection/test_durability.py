@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from broker.cluster.nats import log as nats_log
+from broker.cluster.nats.line import Servers
+from broker.cluster.nats.log import NatsLog
 from broker.codec.packets import (
     Disconnect,
     PubAck,
@@ -24,8 +28,10 @@ from broker.core.stage import GateCall, Refusal
 from broker.core.stream import StreamRecord
 from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
+from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, Committed, LogShard
 from broker.storage.writer import Writer
+from tests.support.jetstream_model import Fault, ModelLine, Stream
 from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop, running
 from tests.support.publishing import numbered, publish
 from tests.support.wire import WireClient
@@ -217,6 +223,50 @@ async def test_what_cannot_be_stored_is_refused_and_can_be_sent_again() -> None:
         assert await new.expect(PubAck) == PubAck(1)
         assert (await subscriber.expect(Publish)).payload == b"n"
         await subscriber.silence()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@on_loop
+async def test_a_publish_that_the_commit_log_may_have_is_not_refused_but_sent_again(
+    qos: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_log, "_PAUSE_S", 0.0)
+    stream = Stream()
+    faults: list[Fault] = ["none"]  # the last of them first, and the first from then on
+
+    def store_of(machine: str) -> RocksStore:
+        log = NatsLog(Servers([]), "plant", 0, machine, 0.0)
+        log._line = ModelLine(  # type: ignore[assignment]
+            stream,
+            lambda: faults.pop() if len(faults) > 1 else faults[0],
+            lambda: stream.last,
+            1 << 20,
+        )
+        return RocksStore(tmp_path / machine, log=log)
+
+    resent = Publish("t", b"x", qos, dup=True, packet_id=7)
+    store = store_of("a")
+    async with running(store) as node:
+        async with await durable(node) as subscriber:
+            await subscriber.subscribe(SubscriptionRequest("t", 2))
+        publisher, resending = await durable(node, "p", 5), await durable(node, "q", 5)
+        await node.written()
+        faults[:] = ["no leader", "answer lost"]
+        publisher.send(replace(resent, dup=False))
+        assert await publisher.closed() == [Disconnect(0x80)]
+        resending.send(resent)  # its group is not in the log, but an earlier one may be
+        assert await resending.closed() == [Disconnect(0x80)]
+    store.close()
+    faults[:] = ["none"]
+    other = store_of("b")
+    async with running(other) as node:
+        publisher = await durable(node, "p", 5)
+        publisher.send(resent)
+        assert await publisher.receive() == (PubAck(7) if qos == 1 else PubRec(7))
+        async with await durable(node) as subscriber:
+            assert (await subscriber.expect(Publish)).payload == b"x"
+            await subscriber.silence()
+    other.close()
 
 
 @on_loop
