@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from broker.cluster.nats import log as nats_log
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog
 from broker.codec.packets import (
+    ConnAck,
+    Connect,
     Disconnect,
     PubAck,
     PubComp,
@@ -23,6 +26,7 @@ from broker.codec.packets import (
     SubscriptionRequest,
     Will,
 )
+from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal
 from broker.core.stream import StreamRecord
@@ -436,6 +440,89 @@ async def test_a_will_that_waits_for_its_delay_survives_a_restart() -> None:
         assert (await watcher.expect(Publish)).payload == b"gone"
         node.pass_time(60)
         await watcher.silence()
+
+
+@pytest.mark.parametrize("expiry", [0, 3600])
+@pytest.mark.parametrize("is_failing", [False, True])  # when the client is lost, or only its commit
+@pytest.mark.parametrize("is_restarted", [False, True])
+@on_loop
+async def test_a_will_that_is_due_while_nothing_can_be_stored_is_published_after_that(
+    expiry: int, is_failing: bool, is_restarted: bool
+) -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        async with await durable(node) as watcher:
+            await watcher.subscribe(SubscriptionRequest("w", 1))
+        properties = {"Session-Expiry-Interval": expiry}
+        client = await node.client(
+            "c", 5, clean_start=False, will=Will("w", b"gone", 1), properties=properties
+        )
+        await node.written()
+        store.fails = True
+        if is_failing:
+            node.writer.touch()
+            await node.until(lambda: node.writer.failure)
+        client.abort()
+        hub = node.server.hub
+        await node.until(lambda: node.writer.failure and not len(hub.connections))
+        if is_restarted:  # what follows is stored, but for the will
+            hub.wills.tick = lambda: None  # type: ignore[method-assign]
+        store.fails = False
+        await _stores_again(node)
+        if not is_restarted:
+            await _takes_will(node)
+    if is_restarted:
+        async with running(store) as node:
+            await _takes_will(node)
+
+
+async def _stores_again(node: Node) -> None:
+    for _ in range(2):  # the first of them may be on its way
+        node.writer.touch()
+        with suppress(Unavailable):
+            await node.writer.committed()
+    assert node.writer.failure is None
+
+
+async def _takes_will(node: Node) -> None:
+    node.server.hub.tick()
+    async with await durable(node) as watcher:
+        assert (await watcher.expect(Publish)).payload == b"gone"
+        await node.writer.committed()
+        node.server.hub.tick()
+        await watcher.silence()
+    assert not node.metrics.value("will_bytes")
+
+
+@on_loop
+async def test_a_will_that_is_cancelled_while_nothing_can_be_stored_is_not_published() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        watcher = await durable(node)
+        await watcher.subscribe(SubscriptionRequest("w", 1))
+        client = await node.client(
+            "c", 5, clean_start=False, will=Will("w", b"x", 1), properties=HOUR
+        )
+        await node.written()
+        store.fails = True
+        client.send(Disconnect())
+        await node.until(lambda: node.writer.failure and not node.metrics.value("will_bytes"))
+        store.fails = False
+        await _stores_again(node)
+        assert store.get(b"wills/c") is None
+        node.server.hub.tick()
+        await watcher.silence()
+
+
+@on_loop
+async def test_a_connect_that_cannot_be_stored_leaves_no_will() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        store.fails = True
+        client = await WireClient.open(node.port, 5)
+        client.send(Connect("c", 5, will=Will("w", b"x", 1)))
+        assert await client.expect(ConnAck) == ConnAck(False, 0x88)
+        assert not node.metrics.value("will_bytes")
 
 
 @on_loop
