@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -428,6 +429,42 @@ async def test_answers_that_were_not_confirmed_are_told_again(tmp_path: Path) ->
         await again.silence()
         await two.node.writer.committed()
         assert not list(two.store.scan(b"share-settled/"))
+
+
+@on_loop
+async def test_answers_are_confirmed_once_the_records_of_their_groups_are_written(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        clients = [
+            await member(two, name, 2, f"$share/g/{name}", **_KEEPS) for name in ("first", "second")
+        ]
+        packets = []
+        for name, client in zip(("first", "second"), clients, strict=True):
+            await publish(publisher, 2, b"x", topic=name)
+            packets.append(await client.expect(Publish))
+            client.send(PubRec(packets[-1].packet_id))
+            await client.expect(PubRel)
+        await one.node.written()
+        [link] = one.links
+        granted: Any = link.takers[FrameType.ANSWERS].__self__  # type: ignore[attr-defined]
+        before = granted.safe
+        one.store.allow.clear()
+        # the commit group of the first waits, that of the second gathers
+        clients[0].send(PubComp(packets[0].packet_id))
+        await until(lambda: not held(one, "$share/g/first"))
+        clients[1].send(PubComp(packets[1].packet_id))
+        await until(lambda: not held(one, "$share/g/second"))
+        written = asyncio.create_task(one.node.writer.committed())
+        await asyncio.sleep(0)
+        one.store.fail_once_then_allow()
+        await written
+        assert granted.safe == before
+        one.node.writer.touch()
+        await one.node.writer.committed()
+        await until(lambda: granted.safe == granted._answers_taken)
+    assert granted.safe > before
 
 
 @on_loop

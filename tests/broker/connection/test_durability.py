@@ -556,6 +556,38 @@ async def test_what_a_share_group_of_absent_sessions_kept_goes_to_the_first_that
 
 
 @on_loop
+async def test_the_record_of_a_share_group_is_written_again_when_its_commit_failed() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        client = await durable(node)
+        await client.subscribe(SubscriptionRequest("$share/g/t", 2))
+        other = await durable(node, "o")
+        async with await node.client("p") as publisher:
+            publisher.send(Publish("t", b"x", 2, packet_id=1))
+            await publisher.expect(PubRec)
+        packet = await client.expect(Publish)
+        client.send(PubRec(packet.packet_id))
+        await client.expect(PubRel)
+        await node.written()
+        group = node.server.hub.share_groups.groups["$share/g/t"]
+        store.fails = True
+        client.send(PubComp(packet.packet_id))
+        await node.until(lambda: node.writer.failure and not group.in_flight)
+        store.fails = False
+        node.writer.touch()
+        await node.until(lambda: node.writer.failure is None)
+        await other.subscribe(SubscriptionRequest("o", 1))  # another change
+    async with running(store) as node:
+        client = await durable(node)
+        other = await durable(node, "o")
+        await other.subscribe(SubscriptionRequest("$share/g/t", 2))
+        group = node.server.hub.share_groups.groups["$share/g/t"]
+        await client.silence()
+        await other.silence()
+        assert not group.waiting
+
+
+@on_loop
 async def test_retained_messages_of_qos_1_are_owned_by_a_durable_session() -> None:
     store = MemoryStore()
     async with running(store) as node:
