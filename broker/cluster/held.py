@@ -375,7 +375,7 @@ class HeldMessages:
         packet_id = _packet_id_of(holder.session, delivery)
         if packet_id is not None:
             del holder.session.window.inflight[packet_id]
-            self._groups.groups[held.key].settled(holder, delivery)
+            held.group.settled(holder, delivery)
 
     def answer(self, held: Held, kind: Notice, *, is_stored: bool = False) -> None:
         """Tell the other cell how a message that it granted ended."""

@@ -431,6 +431,36 @@ async def test_answers_that_were_not_confirmed_are_told_again(tmp_path: Path) ->
         assert not list(two.store.scan(b"share-settled/"))
 
 
+@pytest.mark.parametrize("is_back", [False, True])
+@on_loop
+async def test_a_message_that_its_cell_does_not_know_belongs_to_a_group_that_ended(
+    tmp_path: Path, is_back: bool
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        client = await member(two, "m", 2, **_KEEPS)
+        publisher = await one.node.client("p", 5)
+        await publish(publisher, 2, b"x")
+        await client.expect(Publish)
+        await two.node.written()
+        await one.stop()
+        await two.kill()
+        await two.start()
+        client = await two.node.client("m", 5, **_KEEPS)
+        client.send(Unsubscribe(1, [GROUP]))
+        await client.expect(UnsubAck)
+        groups = two.node.server.hub.share_groups.groups
+        assert GROUP not in groups
+        if is_back:
+            assert await client.subscribe(SubscriptionRequest(GROUP, 2)) == [2]
+        [link] = two.links
+        messages: Any = link.takers[FrameType.GRANTS].__self__  # type: ignore[attr-defined]
+        [held_message] = messages._held.values()
+        messages._forget_held(held_message)
+        assert not messages._held
+        assert not two.node.server.hub.sessions.by_client_id["m"].window.inflight
+        assert [group.in_flight for group in groups.values()] == [0] * is_back
+
+
 @on_loop
 async def test_answers_are_confirmed_once_the_records_of_their_groups_are_written(
     tmp_path: Path,
