@@ -498,6 +498,32 @@ async def test_answers_are_confirmed_once_the_records_of_their_groups_are_writte
 
 
 @on_loop
+async def test_an_answer_whose_commit_failed_is_stored_with_the_next(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        client = await member(two, "m", 2, **_KEEPS)
+        publisher = await one.node.client("p", 5)
+        await publish(publisher, 2, b"a")
+        packet = await client.expect(Publish)
+        client.send(PubRec(packet.packet_id))
+        await client.expect(PubRel)
+        await two.node.written()
+        await one.stop()  # so that the answer is not confirmed
+        two.store.fails = True
+        client.send(PubComp(packet.packet_id))
+        window = two.node.server.hub.sessions.by_client_id["m"].window
+        await until(lambda: two.node.writer.failure and not window.inflight)
+        two.store.fails = False
+        two.node.writer.touch()
+        await until(lambda: two.node.writer.failure is None)
+        await two.node.written()
+        assert len(list(two.store.scan(b"share-settled/"))) == 1
+        await one.start()
+        await linked([one, two])
+        await quiet(one, two)
+        await client.silence()
+
+
+@on_loop
 async def test_what_is_granted_and_not_settled_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
