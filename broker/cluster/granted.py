@@ -105,6 +105,8 @@ class GrantedMessages:
         self._answers_taken = 0
         self.safe = 0
         """Frames of answers since the link is up, of which everything is safe."""
+        self._is_unrecorded = False
+        """True while answers that were taken are in no record: their commit group could not be written."""
         self.version = 0
         """Version of the members that messages published from now on may be given to."""
 
@@ -257,6 +259,10 @@ class GrantedMessages:
 
     def _sealed(self) -> None:
         self._recording = None
+        if self._is_unrecorded:
+            self._hub.context.writer.when_committed(
+                partial(self._recorded_again, self._lives, self._answers_taken)
+            )
 
     def _recorded(self, batch: list[Granted], lives: int, error: BaseException | None) -> None:
         if lives != self._lives:
@@ -358,9 +364,6 @@ class GrantedMessages:
             self._groups.when_recorded(
                 recorded, partial(self._safe, self._lives, self._answers_taken)
             )
-        elif self.safe == self._answers_taken - 1:
-            self.safe += 1
-            self._hear_soon()
         else:
             self._hub.context.writer.when_committed(
                 partial(self._safe, self._lives, self._answers_taken)
@@ -437,9 +440,18 @@ class GrantedMessages:
         self._let_all_go()
 
     def _safe(self, lives: int, count: int, error: BaseException | None) -> None:
-        if error is None and lives == self._lives:
+        """A commit group is written, or not: then what it had of share groups is with the next one that is sealed, and
+        one that was sealed before does not have it."""
+        if error is not None:
+            self._is_unrecorded = True
+        elif lives == self._lives and not self._is_unrecorded:
             self.safe = count
             self._hear_soon()
+
+    def _recorded_again(self, lives: int, count: int, error: BaseException | None) -> None:
+        if error is None:
+            self._is_unrecorded = False
+            self._safe(lives, count, None)
 
     # -- members --
 

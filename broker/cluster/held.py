@@ -124,6 +124,8 @@ class HeldMessages:
         self.told = 0
         """Version of this cell's members that the other one follows."""
         self._stored = Collection(hub.context.writer, b"share-settled/%d/" % link.number, TEXT, RAW)
+        self._is_unwritten = False
+        hub.context.writer.before_commit(self._sealed)
         self._settled: dict[Key, str] = {}
         """Identities of the session logs of answers that are stored until they are confirmed: sessions on disk have
         settled these."""
@@ -375,7 +377,7 @@ class HeldMessages:
         packet_id = _packet_id_of(holder.session, delivery)
         if packet_id is not None:
             del holder.session.window.inflight[packet_id]
-            self._groups.groups[held.key].settled(holder, delivery)
+            held.group.settled(holder, delivery)
 
     def answer(self, held: Held, kind: Notice, *, is_stored: bool = False) -> None:
         """Tell the other cell how a message that it granted ended."""
@@ -385,7 +387,7 @@ class HeldMessages:
         self._let_go_of(held)
         if is_stored:
             self._settled[held.key, held.number] = held.identity
-            self._stored.put(f"{held.identity}/{held.number}/{held.key}", b"")
+            self._store_settled(held.key, held.number, held.identity)
         self._say((kind, held.key, held.client_id, held.number, 0))
 
     def _hold(self, held: Held) -> None:
@@ -400,6 +402,20 @@ class HeldMessages:
     def _say(self, notice: Told) -> None:
         self._answers.append(notice)
         self._flush_soon()
+
+    def _store_settled(self, key: str, number: int, identity: str) -> None:
+        self._stored.put(f"{identity}/{number}/{key}", b"")
+        self._hub.context.writer.when_committed(self._settled_committed)
+
+    def _settled_committed(self, error: BaseException | None) -> None:
+        self._is_unwritten = self._is_unwritten or error is not None
+
+    def _sealed(self) -> None:
+        """Put the answers into the commit group that is being sealed where an earlier one could not be written."""
+        if self._is_unwritten:
+            self._is_unwritten = False
+            for (key, number), identity in self._settled.items():
+                self._store_settled(key, number, identity)
 
     def _forget_settled(self, key: str, number: int) -> None:
         identity = self._settled.pop((key, number))

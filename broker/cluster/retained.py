@@ -196,12 +196,12 @@ class RetainedOfCells:
         waits = self.hub.withholding.wait_for(sent, outgoing.size_bytes, receipt)
         if receipt is not None and receipt.is_over:
             return
+        target: Target[Any] = Target(sent, message.qos, True, ())
+        self.hub.session_log.keep(outgoing, [target], True)
         if waits:
             if not self._open:
                 self.hub.context.writer.when_committed(partial(self._settle, self._open))
             self._open.append(sent)
-        target: Target[Any] = Target(sent, message.qos, True, ())
-        self.hub.session_log.keep(outgoing, [target], True)
 
     def _sealed(self) -> None:
         if self._open:

@@ -18,6 +18,7 @@ from broker.codec.encode import encode_fitting
 from broker.codec.packets import PubAck, PubRec
 from broker.connection.context import Context
 from broker.core import reason
+from broker.core.errors import Undecided
 from broker.core.memory import NOTHING, filled
 from broker.core.stage import Refusal
 from broker.session.session import Session
@@ -198,7 +199,7 @@ class Answers:
         """Send the oldest answers that were gathered."""
         waiting, stored = self.batches.popleft()
         if error is not None:
-            self._not_stored(c, waiting, stored)
+            self._not_stored(c, waiting, stored, error)
             return
         for data in waiting:
             if c.is_closed:  # before, or by one of these
@@ -209,9 +210,16 @@ class Answers:
             else:
                 data()
 
-    def _not_stored(self, c: Answering, waiting: list[Answer], stored: list[StoredPublish]) -> None:
+    def _not_stored(
+        self,
+        c: Answering,
+        waiting: list[Answer],
+        stored: list[StoredPublish],
+        error: BaseException,
+    ) -> None:
         """Answer the publishes of a group that was not stored with an error; close the connection where the protocol
-        has no code for it.
+        has no code for it, or it is not known: a refusal would free an identifier that the next owner of the cell may
+        have as open, and a new message would be taken for the one before.
 
         Other answers only queued behind them. Refusals stay as they are; a resend of a message that an earlier group
         holds is acknowledged as before.
@@ -223,7 +231,7 @@ class Answers:
             return
         lost = {publish.packet_id for publish in stored if not publish.is_refused}
         if not all(_packet_of(data)[0] in (_PUBACK, _PUBREC) for data in waiting) or (
-            stored and not c.is_v5
+            stored and (not c.is_v5 or isinstance(error, Undecided))
         ):
             c.on_internal_error()
             return

@@ -462,6 +462,7 @@ class Connection:
             )  # fmt: skip
         if self.box.corked_with:  # a DISCONNECT may not come before it [MQTT-3.14.0-1]
             self._refuse_late(code if code in _CONNACK_CODES else reason.SERVER_UNAVAILABLE)
+            is_will_due = False
         elif self.is_v5 and self.is_connected:
             properties = {"Reason-String": text} if text else {}
             if server:

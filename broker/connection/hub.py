@@ -152,7 +152,7 @@ class Hub:
             context, self.router, self.share_groups, self.session_log, self.records, self.replays
         )
         left_behind = LeftBehind(self.access, self.plans, self.pipeline)
-        self.wills = Wills(context, left_behind.publish_will)
+        self.wills = Wills(context, self.sessions, left_behind.publish_will)
         self.life = SessionLife(
             context,
             self.sessions,
@@ -197,8 +197,8 @@ class Hub:
             [self.records.subscriptions, self.replays.stored],
         )
         self._ticked = (
-            self.connections, self.logins, self.share_groups, self.life, upkeep, self.sys_topics, self.housekeeping,
-            self.queue_watch, self.topic_counts, self.stalled, self.withholding,
+            self.connections, self.logins, self.share_groups, self.life, self.wills, upkeep, self.sys_topics,
+            self.housekeeping, self.queue_watch, self.topic_counts, self.stalled, self.withholding,
         )  # fmt: skip
 
     def connect(self, link: Link) -> Connection:

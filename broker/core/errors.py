@@ -208,6 +208,10 @@ class Unavailable(SluiceError):
         super().__init__(message)
 
 
+class Undecided(Unavailable):
+    """It is not known whether a change is kept: the commit log may have it."""
+
+
 class Unreadable(SluiceError):
     """Files that cannot be read, so that their content is unknown."""
 

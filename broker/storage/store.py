@@ -85,6 +85,7 @@ class Store(Protocol):
 
         Raises:
             broker.core.errors.Unavailable: disk full or failing; nothing of the batch is there.
+            broker.core.errors.Undecided: the commit log does not answer, and may have this batch or one before it.
         """
 
     def read(

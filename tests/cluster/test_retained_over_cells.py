@@ -107,6 +107,23 @@ async def test_each_cell_has_the_messages_of_its_topics_and_all_are_found_anywhe
 
 @pytest.mark.parametrize("qos", [1, 2])
 @on_loop
+async def test_a_message_that_cannot_be_sent_to_the_cell_of_its_topic_is_refused(
+    qos: int, tmp_path: Path
+) -> None:
+    async with cells(2, tmp_path) as joined:
+        one = joined[0]
+        topic, later = topics_of(one.place, 1, 2)
+        publisher = await one.node.client("p", 5)
+        await one.node.writer.committed()
+        one.store.fails = True
+        assert await retain(publisher, topic, b"x", qos) == 0x97
+        one.store.fails = False
+        assert one.node.metrics.value("acknowledgements_withheld") == 0
+        assert await retain(publisher, later, b"y", qos, 2) in (0, 0x10)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@on_loop
 async def test_a_message_is_acknowledged_once_the_cell_of_its_topic_has_it_stored(
     qos: int, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -428,6 +429,98 @@ async def test_answers_that_were_not_confirmed_are_told_again(tmp_path: Path) ->
         await again.silence()
         await two.node.writer.committed()
         assert not list(two.store.scan(b"share-settled/"))
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+@on_loop
+async def test_a_message_that_its_cell_does_not_know_belongs_to_a_group_that_ended(
+    tmp_path: Path, is_back: bool
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        client = await member(two, "m", 2, **_KEEPS)
+        publisher = await one.node.client("p", 5)
+        await publish(publisher, 2, b"x")
+        await client.expect(Publish)
+        await two.node.written()
+        await one.stop()
+        await two.kill()
+        await two.start()
+        client = await two.node.client("m", 5, **_KEEPS)
+        client.send(Unsubscribe(1, [GROUP]))
+        await client.expect(UnsubAck)
+        groups = two.node.server.hub.share_groups.groups
+        assert GROUP not in groups
+        if is_back:
+            assert await client.subscribe(SubscriptionRequest(GROUP, 2)) == [2]
+        [link] = two.links
+        messages: Any = link.takers[FrameType.GRANTS].__self__  # type: ignore[attr-defined]
+        [held_message] = messages._held.values()
+        messages._forget_held(held_message)
+        assert not messages._held
+        assert not two.node.server.hub.sessions.by_client_id["m"].window.inflight
+        assert [group.in_flight for group in groups.values()] == [0] * is_back
+
+
+@on_loop
+async def test_answers_are_confirmed_once_the_records_of_their_groups_are_written(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 5)
+        clients = [
+            await member(two, name, 2, f"$share/g/{name}", **_KEEPS) for name in ("first", "second")
+        ]
+        packets = []
+        for name, client in zip(("first", "second"), clients, strict=True):
+            await publish(publisher, 2, b"x", topic=name)
+            packets.append(await client.expect(Publish))
+            client.send(PubRec(packets[-1].packet_id))
+            await client.expect(PubRel)
+        await one.node.written()
+        [link] = one.links
+        granted: Any = link.takers[FrameType.ANSWERS].__self__  # type: ignore[attr-defined]
+        before = granted.safe
+        one.store.allow.clear()
+        # the commit group of the first waits, that of the second gathers
+        clients[0].send(PubComp(packets[0].packet_id))
+        await until(lambda: not held(one, "$share/g/first"))
+        clients[1].send(PubComp(packets[1].packet_id))
+        await until(lambda: not held(one, "$share/g/second"))
+        written = asyncio.create_task(one.node.writer.committed())
+        await asyncio.sleep(0)
+        one.store.fail_once_then_allow()
+        await written
+        assert granted.safe == before
+        one.node.writer.touch()
+        await one.node.writer.committed()
+        await until(lambda: granted.safe == granted._answers_taken)
+    assert granted.safe > before
+
+
+@on_loop
+async def test_an_answer_whose_commit_failed_is_stored_with_the_next(tmp_path: Path) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        client = await member(two, "m", 2, **_KEEPS)
+        publisher = await one.node.client("p", 5)
+        await publish(publisher, 2, b"a")
+        packet = await client.expect(Publish)
+        client.send(PubRec(packet.packet_id))
+        await client.expect(PubRel)
+        await two.node.written()
+        await one.stop()  # so that the answer is not confirmed
+        two.store.fails = True
+        client.send(PubComp(packet.packet_id))
+        window = two.node.server.hub.sessions.by_client_id["m"].window
+        await until(lambda: two.node.writer.failure and not window.inflight)
+        two.store.fails = False
+        two.node.writer.touch()
+        await until(lambda: two.node.writer.failure is None)
+        await two.node.written()
+        assert len(list(two.store.scan(b"share-settled/"))) == 1
+        await one.start()
+        await linked([one, two])
+        await quiet(one, two)
+        await client.silence()
 
 
 @on_loop

@@ -143,10 +143,10 @@ class Zones:
                 backlog.leave(session, waiting)
                 self.on_durable(session)
 
-        self._writer.when_committed(stored)
         self._share_groups.member_is_durable(session)
         self._records.subscriptions_changed(session)
         self._inbounds.changed(session)
+        self._writer.when_committed(stored)
 
 
 def _addressed(delivery: Delivery) -> Outgoing:

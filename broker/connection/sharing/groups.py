@@ -340,8 +340,16 @@ class ShareGroups(Contributor):
         self._dirty = {}
         for state in dirty:
             group = self.groups.get(state.key)
-            if group is not None:
-                self._stored.put(group.key, group.encode())
+            value = group.encode() if group is not None and group.is_persistent else None
+            self._stored.put(state.key, value)
+        if dirty:
+            self._writer.when_committed(
+                lambda error: self._not_saved(dirty) if error is not None else None
+            )
+
+    def _not_saved(self, dirty: dict[GroupState, None]) -> None:
+        """The group could not be written: the next one has what changed."""
+        self._dirty = dirty | self._dirty
 
     def kept_from(self) -> int:
         """The lowest offset of the session log that a group still needs."""
@@ -428,9 +436,9 @@ class ShareGroups(Contributor):
         group.end()
         del self.groups[group.key]
         self._routed.remove(group.filter, group.key)
-        self._dirty.pop(group, None)
         if group.is_persistent:
-            self._stored.put(group.key, None)
+            self._dirty[group] = None
+            self._writer.touch()
 
     def _settle_durability(
         self, group: ShareGroup, session: Session, subscription: Subscription

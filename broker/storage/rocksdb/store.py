@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from rocksdict import Snapshot
 
 from broker.config.file_names import API_FILE
-from broker.core.errors import SluiceError, Unavailable
+from broker.core.errors import SluiceError, Unavailable, Undecided
 from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamRecord
 from broker.observe.log import get_logger
@@ -105,6 +105,14 @@ class RocksStore:
         )
 
     def commit(self, batch: Batch) -> Committed:
+        try:
+            return self._commit(batch)
+        except SluiceError as error:
+            if self._log is None:
+                raise
+            raise Undecided(f"{error}. It may be stored all the same") from error
+
+    def _commit(self, batch: Batch) -> Committed:
         with self._changing:
             self._repair()
             writes = Changes()

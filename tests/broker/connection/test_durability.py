@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from broker.cluster.nats import log as nats_log
+from broker.cluster.nats.line import Servers
+from broker.cluster.nats.log import NatsLog
 from broker.codec.packets import (
+    ConnAck,
+    Connect,
     Disconnect,
     PubAck,
     PubComp,
@@ -19,13 +26,16 @@ from broker.codec.packets import (
     SubscriptionRequest,
     Will,
 )
+from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal
 from broker.core.stream import StreamRecord
 from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
+from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, Committed, LogShard
 from broker.storage.writer import Writer
+from tests.support.jetstream_model import Fault, ModelLine, Stream
 from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop, running
 from tests.support.publishing import numbered, publish
 from tests.support.wire import WireClient
@@ -219,6 +229,50 @@ async def test_what_cannot_be_stored_is_refused_and_can_be_sent_again() -> None:
         await subscriber.silence()
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+@on_loop
+async def test_a_publish_that_the_commit_log_may_have_is_not_refused_but_sent_again(
+    qos: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_log, "_PAUSE_S", 0.0)
+    stream = Stream()
+    faults: list[Fault] = ["none"]  # the last of them first, and the first from then on
+
+    def store_of(machine: str) -> RocksStore:
+        log = NatsLog(Servers([]), "plant", 0, machine, 0.0)
+        log._line = ModelLine(  # type: ignore[assignment]
+            stream,
+            lambda: faults.pop() if len(faults) > 1 else faults[0],
+            lambda: stream.last,
+            1 << 20,
+        )
+        return RocksStore(tmp_path / machine, log=log)
+
+    resent = Publish("t", b"x", qos, dup=True, packet_id=7)
+    store = store_of("a")
+    async with running(store) as node:
+        async with await durable(node) as subscriber:
+            await subscriber.subscribe(SubscriptionRequest("t", 2))
+        publisher, resending = await durable(node, "p", 5), await durable(node, "q", 5)
+        await node.written()
+        faults[:] = ["no leader", "answer lost"]
+        publisher.send(replace(resent, dup=False))
+        assert await publisher.closed() == [Disconnect(0x80)]
+        resending.send(resent)  # its group is not in the log, but an earlier one may be
+        assert await resending.closed() == [Disconnect(0x80)]
+    store.close()
+    faults[:] = ["none"]
+    other = store_of("b")
+    async with running(other) as node:
+        publisher = await durable(node, "p", 5)
+        publisher.send(resent)
+        assert await publisher.receive() == (PubAck(7) if qos == 1 else PubRec(7))
+        async with await durable(node) as subscriber:
+            assert (await subscriber.expect(Publish)).payload == b"x"
+            await subscriber.silence()
+    other.close()
+
+
 @on_loop
 async def test_what_was_stored_before_is_not_doubled_when_its_resend_meets_a_full_disk() -> None:
     store = GatedStore()
@@ -388,6 +442,89 @@ async def test_a_will_that_waits_for_its_delay_survives_a_restart() -> None:
         await watcher.silence()
 
 
+@pytest.mark.parametrize("expiry", [0, 3600])
+@pytest.mark.parametrize("is_failing", [False, True])  # when the client is lost, or only its commit
+@pytest.mark.parametrize("is_restarted", [False, True])
+@on_loop
+async def test_a_will_that_is_due_while_nothing_can_be_stored_is_published_after_that(
+    expiry: int, is_failing: bool, is_restarted: bool
+) -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        async with await durable(node) as watcher:
+            await watcher.subscribe(SubscriptionRequest("w", 1))
+        properties = {"Session-Expiry-Interval": expiry}
+        client = await node.client(
+            "c", 5, clean_start=False, will=Will("w", b"gone", 1), properties=properties
+        )
+        await node.written()
+        store.fails = True
+        if is_failing:
+            node.writer.touch()
+            await node.until(lambda: node.writer.failure)
+        client.abort()
+        hub = node.server.hub
+        await node.until(lambda: node.writer.failure and not len(hub.connections))
+        if is_restarted:  # what follows is stored, but for the will
+            hub.wills.tick = lambda: None  # type: ignore[method-assign]
+        store.fails = False
+        await _stores_again(node)
+        if not is_restarted:
+            await _takes_will(node)
+    if is_restarted:
+        async with running(store) as node:
+            await _takes_will(node)
+
+
+async def _stores_again(node: Node) -> None:
+    for _ in range(2):  # the first of them may be on its way
+        node.writer.touch()
+        with suppress(Unavailable):
+            await node.writer.committed()
+    assert node.writer.failure is None
+
+
+async def _takes_will(node: Node) -> None:
+    node.server.hub.tick()
+    async with await durable(node) as watcher:
+        assert (await watcher.expect(Publish)).payload == b"gone"
+        await node.writer.committed()
+        node.server.hub.tick()
+        await watcher.silence()
+    assert not node.metrics.value("will_bytes")
+
+
+@on_loop
+async def test_a_will_that_is_cancelled_while_nothing_can_be_stored_is_not_published() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        watcher = await durable(node)
+        await watcher.subscribe(SubscriptionRequest("w", 1))
+        client = await node.client(
+            "c", 5, clean_start=False, will=Will("w", b"x", 1), properties=HOUR
+        )
+        await node.written()
+        store.fails = True
+        client.send(Disconnect())
+        await node.until(lambda: node.writer.failure and not node.metrics.value("will_bytes"))
+        store.fails = False
+        await _stores_again(node)
+        assert store.get(b"wills/c") is None
+        node.server.hub.tick()
+        await watcher.silence()
+
+
+@on_loop
+async def test_a_connect_that_cannot_be_stored_leaves_no_will() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        store.fails = True
+        client = await WireClient.open(node.port, 5)
+        client.send(Connect("c", 5, will=Will("w", b"x", 1)))
+        assert await client.expect(ConnAck) == ConnAck(False, 0x88)
+        assert not node.metrics.value("will_bytes")
+
+
 @on_loop
 async def test_the_log_is_trimmed_to_what_sessions_still_need() -> None:
     store = MemoryStore()
@@ -416,6 +553,38 @@ async def test_what_a_share_group_of_absent_sessions_kept_goes_to_the_first_that
         assert [(await first.expect(Publish)).payload for _ in range(4)] == [b"1", b"2", b"3", b"4"]
         async with await durable(node, "m2") as second:
             await second.silence()
+
+
+@on_loop
+async def test_the_record_of_a_share_group_is_written_again_when_its_commit_failed() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        client = await durable(node)
+        await client.subscribe(SubscriptionRequest("$share/g/t", 2))
+        other = await durable(node, "o")
+        async with await node.client("p") as publisher:
+            publisher.send(Publish("t", b"x", 2, packet_id=1))
+            await publisher.expect(PubRec)
+        packet = await client.expect(Publish)
+        client.send(PubRec(packet.packet_id))
+        await client.expect(PubRel)
+        await node.written()
+        group = node.server.hub.share_groups.groups["$share/g/t"]
+        store.fails = True
+        client.send(PubComp(packet.packet_id))
+        await node.until(lambda: node.writer.failure and not group.in_flight)
+        store.fails = False
+        node.writer.touch()
+        await node.until(lambda: node.writer.failure is None)
+        await other.subscribe(SubscriptionRequest("o", 1))  # another change
+    async with running(store) as node:
+        client = await durable(node)
+        other = await durable(node, "o")
+        await other.subscribe(SubscriptionRequest("$share/g/t", 2))
+        group = node.server.hub.share_groups.groups["$share/g/t"]
+        await client.silence()
+        await other.silence()
+        assert not group.waiting
 
 
 @on_loop

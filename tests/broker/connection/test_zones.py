@@ -317,13 +317,18 @@ async def test_what_goes_to_disk_keeps_its_qos_and_its_retain_flag() -> None:
         ]
 
 
+@pytest.mark.parametrize("waiting", [0, 2])
 @on_loop
-async def test_a_session_that_cannot_be_stored_stays_in_memory_with_all_it_has() -> None:
+async def test_a_session_that_cannot_be_stored_stays_in_memory_with_all_it_has(
+    waiting: int,
+) -> None:
     store = GatedStore()
     async with zoned(store, max_inflight=1) as there:
         client = await subscribed(there, "memory")
-        await publish(there.node, *numbered(1, 2, 3))
-        await client.expect(Publish)
+        numbers = range(1, waiting + 2) if waiting else ()
+        await publish(there.node, *numbered(*numbers))
+        if waiting:
+            await client.expect(Publish)
         await there.away(client, "s")
         store.fails = True
         refused = await WireClient.open(there.ports["default"], 5)
@@ -334,13 +339,14 @@ async def test_a_session_that_cannot_be_stored_stays_in_memory_with_all_it_has()
         session = there.node.server.hub.sessions.by_client_id["s"]
         assert (session.is_durable, len(session.window.inflight), len(session.queue)) == (
             False,
-            1,
-            2,
+            min(waiting, 1),
+            waiting,
         )
         store.fails = False
         client = await there.client("default", "s")
         assert client.connack.session_present
-        assert await take(client, 3) == [(b"1", True), (b"2", False), (b"3", False)]
+        taken = [(b"%d" % number, number == 1) for number in numbers]
+        assert await take(client, len(taken)) == taken
         assert session.is_durable
 
 
