@@ -192,7 +192,8 @@ def add_to(commands: typer.Typer) -> None:
         """
         machines = call.api.get("/cluster/machines")["items"]
         cells = call.api.get("/cells")["items"]
-        problems = _problems(machines, cells)
+        settings = call.api.get("/config:tree")["value"]
+        problems = _problems(machines, cells, settings["cluster"]["copies"])
         answer = {"machines": machines, "cells": cells, "problems": problems}
 
         def show(_: object) -> None:
@@ -239,8 +240,9 @@ def add_to(commands: typer.Typer) -> None:
         """
         row = call.api.post(f"{name_path('/cluster/machines', name)}:take", {"cell": cell})
         if not detach and cell not in row["cells"]:
-            row = _row_of(name, _moved(call, {cell: name}))
-        call.show(row, f"cell {cell} {'moves to' if detach else 'runs on'} machine {name}")
+            row = next(row for row in _moved(call, {cell: name}) if cell in row["cells"])
+        text = f"cell {cell} {'moves to' if detach else 'runs on'} machine {row['name']}"
+        call.show(row, text)
 
     @command(commands, "rebalance")
     def rebalance(call: Call, detach: _Detach = False) -> None:
@@ -255,9 +257,9 @@ def add_to(commands: typer.Typer) -> None:
 
 
 def _problems(
-    machines: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]]
+    machines: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]], copies: int
 ) -> list[str]:
-    """Sentences about what is not in order."""
+    """Sentences about what is not in order. ``copies``: machines that are to have each cell."""
     if not machines:
         return ["the broker runs on one machine"]
     problems = [f"machine {row['name']} is away" for row in machines if row["state"] == "away"]
@@ -265,11 +267,12 @@ def _problems(
         f"cell {row['number']} is {row['state']}" for row in cells if row["state"] != "running"
     ]
     followed = {row["number"]: row["copies"] for row in cells if row.get("copies") is not None}
-    enough = max(followed.values(), default=0) or 1
+    expected = [row for row in machines if row["state"] != "forgotten"]
+    enough = min(copies, len(expected)) - 1
     problems += [
-        f"cell {cell} is followed by {counted(copies, 'machine')}"
-        for cell, copies in followed.items()
-        if copies < enough
+        f"cell {cell} is followed by {counted(following, 'machine')}"
+        for cell, following in followed.items()
+        if following < enough
     ]
     return problems
 

@@ -149,10 +149,10 @@ def test_certificates_of_the_page_are_strict_ones(tmp_path: Path) -> None:
     [recipe] = re.findall(r"```text\n(openssl req .*?)```", page.read_text(), re.DOTALL)
     subprocess.run(["sh", "-ec", recipe], cwd=tmp_path, check=True, capture_output=True)
     files = [str(tmp_path / name) for name in ("a.pem", "a.key", "ca.pem")]
-    contexts = [context_of(*files, is_server=is_server) for is_server in (False, True)]
-    for context in contexts:
+    client, server = (context_of(*files, is_server=is_server) for is_server in (False, True))
+    for context in (client, server):
         context.verify_flags |= ssl.VERIFY_X509_STRICT
-    _shake_hands(*contexts, "a")
+    _shake_hands(client, server, "a")
 
 
 @pytest.mark.process

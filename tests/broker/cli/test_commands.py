@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -440,3 +440,52 @@ def test_a_column_may_be_a_member_of_a_member(capsys: pytest.CaptureFixture[str]
         ["hot", "2.5"],
         ["cold", "–"],
     ]
+
+
+def _machine(name: str, cells: Sequence[int] = (), state: str = "running") -> dict[str, Any]:
+    row = {"name": name, "state": state, "version": "1", "copies": [], "address": f"{name}:7946"}
+    return {**row, "cells": list(cells), "home_cells": list(cells)}
+
+
+@pytest.mark.parametrize(
+    ("copies", "expected", "states"),
+    [
+        (1, 2, ["running"] * 3),  # all lack one alike
+        (1, 1, ["running", "running", "forgotten"]),
+        (2, 2, ["running"] * 3),
+    ],
+)
+def test_status_names_cells_with_too_few_copies(
+    server: ApiServer,
+    capsys: pytest.CaptureFixture[str],
+    copies: int,
+    expected: int,
+    states: list[str],
+) -> None:
+    machines = [_machine(name, state=state) for name, state in zip("abc", states, strict=True)]
+    cells = [
+        {"number": number, "state": "running", "machine": "a", "copies": copies, "clients": 0, "links": 1}
+        for number in range(2)
+    ]  # fmt: skip
+    server.answers["GET", "/cluster/machines"] = 200, {"items": machines}
+    server.answers["GET", "/cells"] = 200, {"items": cells}
+    server.answers["GET", "/config:tree"] = 200, {"value": {"cluster": {"copies": 3}}}
+    status = main(["cluster", "status"])
+    shown = capsys.readouterr()
+    if copies == expected:
+        assert status == 0
+        assert "all is in order" in shown.out
+    else:
+        assert status == exit_codes.CHECK_SAID_NO
+        assert "cell 0 is followed by 1 machine; cell 1 is followed by 1 machine" in shown.err
+
+
+def test_move_says_where_the_cell_runs(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another order may have sent it elsewhere meanwhile."""
+    server.answers["POST", "/cluster/machines/b:take"] = 200, _machine("b")
+    machines = [_machine("a"), _machine("b"), _machine("c", [2])]
+    server.answers["GET", "/cluster/machines"] = 200, {"items": machines}
+    assert main(["cluster", "move", "2", "b"]) == 0
+    assert capsys.readouterr().out == "cell 2 runs on machine c\n"
