@@ -24,6 +24,7 @@ from broker.cluster.sender import RemoteCell, Sender
 from broker.connection.hub import Hub
 from broker.core.cells import Place
 from broker.core.signals import Signal
+from broker.session.log_queue import LostRecords
 
 _log = getLogger(__name__)
 
@@ -182,10 +183,10 @@ class Link:
             self.log.forget_live()
             self._routes.forget_live()
 
-    def take_back_offsets(self, next_offset: int) -> None:
-        """Records could not be stored: the session log's next one gets this offset after all."""
-        self._routes.take_back_offsets(next_offset)
-        self._sender.take_back_offsets(next_offset)
+    def take_back_offsets(self, lost: LostRecords) -> None:
+        """Records of the session log could not be stored: those behind them get their offsets."""
+        self._routes.take_back_offsets(lost)
+        self._sender.take_back_offsets(lost)
 
     def stop(self) -> None:
         """The node stops: no publisher waits any longer."""

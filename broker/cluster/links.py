@@ -22,6 +22,7 @@ from broker.codec.outgoing import Outgoing
 from broker.connection.hub import Hub
 from broker.core.cells import Place, Slots
 from broker.routing.router import Target
+from broker.session.log_queue import LostRecords
 from broker.session.session import Session
 
 _log = getLogger(__name__)
@@ -255,7 +256,7 @@ class Links:
             if isinstance(cell, RemoteCell):
                 cell.sender.log.expect(outgoing)
 
-    def _lost(self, next_offset: int) -> None:
+    def _lost(self, lost: LostRecords) -> None:
         """Records could not be stored: their publishers hear of it, and those that follow get their offsets."""
         for link in self._links.values():
-            link.take_back_offsets(next_offset)
+            link.take_back_offsets(lost)

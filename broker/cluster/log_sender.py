@@ -21,6 +21,7 @@ from broker.core.stored import logged
 from broker.core.subscription import Subscription
 from broker.core.topic_trie import FilterTrie
 from broker.observe.log import get_logger
+from broker.session.log_queue import LostRecords
 
 _log = get_logger(__name__)
 
@@ -213,10 +214,10 @@ class LogSender:
         self._earlier.put(levels, "", (subscription.qos, since, before))
         self._earlier_before = before
 
-    def take_back_offsets(self, next_offset: int) -> None:
-        """Records could not be stored: the next one gets this offset after all."""
+    def take_back_offsets(self, lost: LostRecords) -> None:
+        """Records could not be stored: no publisher waits for them, and those behind get their offsets."""
         self.end_transits()
-        self._earlier_before = min(self._earlier_before, next_offset)
+        self._earlier_before = lost.moved(self._earlier_before)
 
     def is_past(self, offset: int) -> bool:
         """True if the other cell has committed all that it has to get below an offset."""

@@ -15,6 +15,7 @@ from broker.cluster.sender import Sender
 from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
+from broker.session.log_queue import LostRecords
 
 # Filters in one frame, some milliseconds of both cells' loops, and their bytes.
 _FILTERS: Final = 1024
@@ -39,12 +40,17 @@ class RemoteRoutes:
         self._to_tell: deque[Iterator[None]] = deque()
         self.routed = 0
         """Version of this cell's filters that the other one follows."""
+        self._is_stored = False
+        """True where the version that comes has a filter that is stored."""
+        self._storing = 0
+        """Versions that are answered once they are stored; later ones wait for them."""
         for text, kind, since_offset in positions.routes_of(peer.number):
             self._put_route(text, kind, since_offset)
 
     def begin(self) -> None:
         """The link is up: the other cell is told all filters."""
-        self.routed = 0
+        self.routed = self._storing = 0
+        self._is_stored = False
 
     def end(self) -> None:
         """The link is down."""
@@ -112,12 +118,11 @@ class RemoteRoutes:
         routes = decoded(RouteChanges, frame)
         if routes.is_first:
             self._listed = set()
-        is_stored = False
         since_offset = self._hub.session_log.since_offset
         for text, kind in routes.changes:
             self._unlisted.discard(text)
             if kind is None:
-                is_stored |= self._remove_route(text)
+                self._is_stored |= self._remove_route(text)
                 continue
             if self._listed is not None:
                 self._listed.add(text)
@@ -128,7 +133,7 @@ class RemoteRoutes:
             if earlier is not None and Kind.of(earlier[0]).is_durable:
                 since = earlier[1].since_offset
             self._put_route(text, kind, since)
-            is_stored |= self._store_route(text, kind, since, earlier)
+            self._is_stored |= self._store_route(text, kind, since, earlier)
         if not routes.is_last:
             return
         if self._listed is not None:
@@ -136,12 +141,15 @@ class RemoteRoutes:
             self._listed = None
             self._hub.context.scheduler.run_in_background(self._remove_unlisted())
         routed = encoded(Routed(routes.version))
-        if is_stored:
+        if self._is_stored or self._storing:
+            self._is_stored = False
+            self._storing += 1
             self._peer.when_committed(partial(self._routed, routed))
         else:
             self._peer.send(routed)
 
     def _routed(self, routed: bytes, error: BaseException | None) -> None:
+        self._storing -= 1
         if error is None:
             self._peer.send(routed)
 
@@ -171,13 +179,13 @@ class RemoteRoutes:
         cell: Any = self._sender.durable if kind.is_durable else self._sender.live
         self._hub.router.put_remote(cell, subscription)
 
-    def take_back_offsets(self, next_offset: int) -> None:
-        """The session log's next record gets this offset after all: filters that were to hold from behind it on hold
-        with it."""
+    def take_back_offsets(self, lost: LostRecords) -> None:
+        """Filters that were to hold from behind lost records on hold from those that get their offsets."""
         for text, (kind, subscription) in list(self._followed.items()):
-            if subscription.since_offset > next_offset:
-                self._put_route(text, kind, next_offset)
-                self._store_route(text, kind, next_offset, None)
+            since = lost.moved(subscription.since_offset)
+            if since != subscription.since_offset:
+                self._put_route(text, kind, since)
+                self._store_route(text, kind, since, None)
 
     def _remove_route(self, text: str) -> bool:
         """Remove a filter; returns whether that is to be stored."""

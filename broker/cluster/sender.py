@@ -32,6 +32,7 @@ from broker.codec.outgoing import Outgoing
 from broker.core.message import DEAD_LETTER
 from broker.core.tracing import sampled_context
 from broker.routing.router import Target
+from broker.session.log_queue import LostRecords
 from broker.session.outbox import Outbox
 
 # Bytes of packets in one frame, unless one alone is larger.
@@ -202,10 +203,10 @@ class Sender:
         self.barrier = self._hub.session_log.since_offset
         self._hub.context.writer.when_committed(lambda _: self.uncork())
 
-    def take_back_offsets(self, next_offset: int) -> None:
+    def take_back_offsets(self, lost: LostRecords) -> None:
         """Records could not be stored: no publisher waits for the other cell, and no live message for their offsets."""
-        self.log.take_back_offsets(next_offset)
-        if self.barrier > next_offset:
+        self.log.take_back_offsets(lost)
+        if lost.moved(self.barrier) != self.barrier:
             self.hold_up_live()
             self.uncork()
 

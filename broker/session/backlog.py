@@ -10,7 +10,7 @@ from sys import maxsize
 from broker.core.memory import NOTHING
 from broker.session import slowing
 from broker.session.delivery import Delivery
-from broker.session.log_queue import LogQueue, Shed
+from broker.session.log_queue import LogQueue, LostRecords, Shed
 from broker.session.prediction import IdPrediction
 from broker.session.state import SessionState
 
@@ -116,12 +116,15 @@ def position(session: SessionState, log_next: int) -> int:
     return share.next_offset if share.is_behind else max(share.next_offset, log_next)
 
 
-def take_back_offsets(session: SessionState, next_offset: int) -> None:
-    """The log's next record gets this offset after all: what was to begin behind it begins with it."""
+def take_back_offsets(session: SessionState, lost: LostRecords) -> bool:
+    """Begin with the records that get the offsets of lost ones, where the session was to begin behind these; False
+    where it was not."""
     share = session.log
-    if share is not None:
-        share.next_offset = min(share.next_offset, next_offset)
-        session.subscriptions.take_back_offsets(next_offset)
+    if share is None:
+        return False
+    before = share.next_offset
+    share.next_offset = lost.moved(before)
+    return session.subscriptions.take_back_offsets(lost) or share.next_offset != before
 
 
 def enter(session: SessionState, next_offset: int) -> tuple[list[Delivery], list[Delivery]]:

@@ -41,6 +41,17 @@ class Shed(NamedTuple):
     """True if the session must read on at another offset."""
 
 
+class LostRecords(NamedTuple):
+    """Records that were appended to the log and could not be stored: those behind them get their offsets."""
+
+    first_offset: int
+    number: int
+
+    def moved(self, offset: int) -> int:
+        """An offset where the log was to continue, as it is without them."""
+        return min(offset, max(self.first_offset, offset - self.number))
+
+
 class LogQueue:
     """Messages in the session log that wait for one session.
 

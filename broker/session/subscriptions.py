@@ -13,6 +13,7 @@ from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.core.topic_index import FilterShapes, TopicIndex
 from broker.session.delivery import Delivery, MayHave
+from broker.session.log_queue import LostRecords
 
 _SUBSCRIPTION_BYTES: Final = 300
 _LEVEL_BYTES: Final = 100
@@ -124,12 +125,19 @@ class Subscriptions(dict[str, Subscription]):
         identifiers = tuple(item.identifier for item in matches if item.identifier)
         return Delivery(Outgoing(message), qos, retain, identifiers, offset)
 
-    def take_back_offsets(self, next_offset: int) -> None:
-        """The log's next record gets this offset after all: what was to hold from behind it on holds with it."""
-        for text, item in self.items():
-            if item.since_offset > next_offset:
-                self[text] = replace(item, since_offset=next_offset)
-        self.changed()
+    def take_back_offsets(self, lost: LostRecords) -> bool:
+        """Let what was to hold from behind lost records on hold from those that get their offsets; False where there
+        is no such subscription."""
+        moved = {
+            text: replace(item, since_offset=since)
+            for text, item in self.items()
+            if (since := lost.moved(item.since_offset)) != item.since_offset
+        }
+        for text, subscription in moved.items():
+            self[text] = subscription
+        if moved:
+            self.changed()
+        return bool(moved)
 
 
 Item = TypeVar("Item")

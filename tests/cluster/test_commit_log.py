@@ -16,9 +16,9 @@ from broker.cluster.copying import CopyState, fetch, server_of_copies
 from broker.cluster.nats.check import problems_of, problems_of_name, problems_of_sync
 from broker.cluster.nats.line import Servers
 from broker.cluster.nats.log import NatsLog, StreamSettings, _message, _Part
-from broker.core.errors import ConfigError, Unavailable
+from broker.core.errors import ConfigError, Unavailable, Undecided
 from broker.core.stream import StreamRecord
-from broker.storage.commit_log import Fenced, LogBehind, LogLost, Mark
+from broker.storage.commit_log import LogBehind, LogLost, Mark
 from broker.storage.rocksdb.database import Database
 from broker.storage.rocksdb.options import USUAL_MEMORY
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
@@ -173,7 +173,7 @@ def test_who_claims_a_cell_is_its_only_owner(servers: Nats, cell: int, tmp_path:
     commit(store, 0)
     other = RocksStore(tmp_path / "b", log=log_of(servers, cell, "b"))
     commit(other, 1)
-    with pytest.raises(Fenced):
+    with pytest.raises(Undecided, match="another process has claimed"):
         commit(store, 2)
     assert told == [f"another process has claimed cell {cell}"]
     commit(other, 3)
@@ -432,7 +432,7 @@ def test_two_that_claim_at_once_are_ordered(servers: Nats, cell: int, tmp_path: 
     for who, store in stores.items():
         try:
             commit(store, 0)
-        except Fenced:
+        except Undecided:
             continue
         could.append(who)
     assert len(could) == 1

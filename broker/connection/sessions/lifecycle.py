@@ -14,6 +14,7 @@ from broker.connection.sessions.zones import Zone
 from broker.core.client import Client
 from broker.session import backlog, sending
 from broker.session.delivery import MayHave
+from broker.session.log_queue import LostRecords
 from broker.session.outbox import Outbox
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
@@ -181,7 +182,7 @@ class SessionLife:
         if len(due) == AT_ONCE and not self._context.is_stopping:
             self._context.later(0, self._end_due)
 
-    def _take_back_offsets(self, next_offset: int) -> None:
-        """Records that were appended could not be stored: those that follow get their offsets."""
+    def _take_back_offsets(self, lost: LostRecords) -> None:
         for session in self.sessions:
-            backlog.take_back_offsets(session, next_offset)
+            if backlog.take_back_offsets(session, lost):
+                self._records.subscriptions_changed(session)

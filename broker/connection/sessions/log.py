@@ -19,6 +19,7 @@ from broker.core.stream import StreamRecord
 from broker.routing.router import Target
 from broker.routing.shared import RoutedGroup
 from broker.session.delivery import Delivery
+from broker.session.log_queue import LostRecords
 from broker.session.session import Session
 from broker.session.state import SessionState
 from broker.storage.store import LogShard
@@ -50,7 +51,7 @@ class SessionLog:
         self._open = self._flying = 0
         self.log_next = writer.store.range_of(shard).next_offset
         """The offset after the last record whose commit the loop has heard of."""
-        self._on_lost: list[Callable[[int], None]] = []
+        self._on_lost: list[Callable[[LostRecords], None]] = []
         self.on_keep: Callable[[Outgoing, Sequence[Target[Session | RoutedGroup]]], None] | None = (
             None
         )
@@ -74,8 +75,8 @@ class SessionLog:
         writer.listen(shard.log, self._committed)
         writer.before_commit(self._sealed)
 
-    def when_lost(self, take_back: Callable[[int], None]) -> None:
-        """Call this with the log's next offset when records that were appended could not be stored."""
+    def when_lost(self, take_back: Callable[[LostRecords], None]) -> None:
+        """Call this when records that were appended could not be stored."""
         self._on_lost.append(take_back)
 
     @property
@@ -254,7 +255,7 @@ class SessionLog:
                 self._scheduler.settle(owed_s)
             if error is not None:
                 for take_back in self._on_lost:
-                    take_back(self.since_offset)
+                    take_back(LostRecords(self.log_next, count))
 
         self._writer.when_committed(settle)
 

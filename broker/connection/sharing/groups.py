@@ -31,6 +31,7 @@ from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.shared import RoutedGroups
 from broker.session.delivery import SharedDelivery
+from broker.session.log_queue import LostRecords
 from broker.session.session import Session
 from broker.storage.collection import RAW, TEXT, Collection
 from broker.streams.starts import Start, StreamStarts
@@ -358,12 +359,14 @@ class ShareGroups(Contributor):
         lows = (group.low_offset(shard) for group in self.groups.values())
         return min((low for low in lows if low is not None), default=log_next)
 
-    def _take_back_offsets(self, next_offset: int) -> None:
-        """The session log's next record gets this offset after all: who was to begin behind it begins with it."""
+    def _take_back_offsets(self, lost: LostRecords) -> None:
+        """Groups that were to begin behind lost records begin with those that get their offsets."""
         for group in self.groups.values():
             if group.stream is None:
                 for cursor in group.cursors:
-                    cursor.next_offset = min(cursor.next_offset, next_offset)
+                    if (offset := lost.moved(cursor.next_offset)) != cursor.next_offset:
+                        cursor.next_offset = offset
+                        self._changed(group)
 
     def uses(self) -> Uses:
         """The streams that groups read."""

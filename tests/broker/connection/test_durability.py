@@ -324,6 +324,43 @@ async def test_a_resend_is_not_acknowledged_when_the_first_one_is_lost_while_it_
         assert [(await subscriber.expect(Publish)).payload for _ in range(2)] == [b"z", b"x"]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@on_loop
+async def test_a_subscription_behind_records_that_are_lost_has_those_that_get_their_offsets(
+    is_restarted: bool,
+) -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        first, publisher = await durable(node, "first"), await node.client("p", 5)
+        await first.subscribe(SubscriptionRequest("t", 1))
+        client = await durable(node)
+        await node.written()
+        session_log, sessions = node.server.hub.session_log, node.server.hub.sessions
+        store.allow.clear()
+        publisher.send(Publish("t", b"lost", 1, packet_id=1))
+        await node.until(lambda: session_log._flying)
+        client.send(Subscribe(1, [SubscriptionRequest("t", 1)]))
+        await node.until(lambda: sessions.by_client_id["d"].subscriptions)
+        publisher.send(Publish("t", b"kept", 1, packet_id=2))
+        await node.until(lambda: session_log._open)
+        client.abort()
+        await node.until(lambda: sessions.by_client_id["d"].is_away)
+        store.fail_once_then_allow()
+        assert await publisher.expect(PubAck) == PubAck(1, 0x97)
+        assert await publisher.expect(PubAck) == PubAck(2)
+        if not is_restarted:
+            await _takes_kept(node)
+    if is_restarted:
+        async with running(store) as node:
+            await _takes_kept(node)
+
+
+async def _takes_kept(node: Node) -> None:
+    client = await durable(node)
+    assert (await client.expect(Publish)).payload == b"kept"
+    await client.silence()
+
+
 @on_loop
 async def test_the_ledger_knows_what_could_not_be_stored() -> None:
     store = GatedStore()
