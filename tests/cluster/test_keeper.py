@@ -39,7 +39,7 @@ from broker.core.errors import Unavailable
 
 MACHINES = ("a", "b", "c", "d")
 CELL = 1
-LATE_NS = time.time_ns() - 3600 * 1_000_000_000
+HOUR_NS = 3600 * 1_000_000_000
 WANTING = State("x", 1, [CELL], {}, {}, wants=[CELL])
 ROOT = Path(__file__).parents[2]
 HOME = "b"
@@ -298,7 +298,8 @@ def test_a_keeper_says_whom_it_has_not_heard_yet(
 
     def write(name: str, number: int) -> None:
         """The clock of machine b is an hour late."""
-        state = State("x", number, [], {}, {}, cluster=keeper._cluster.digest, clock_ns=LATE_NS)
+        clock_ns = time.time_ns() - HOUR_NS
+        state = State("x", number, [], {}, {}, cluster=keeper._cluster.digest, clock_ns=clock_ns)
         written[name] = msgspec.json.encode(state)
 
     monkeypatch.setattr(keeper._board, "exchange", lambda _own: written)

@@ -726,6 +726,8 @@ async def test_a_commit_that_ends_between_both_hello(fails: bool, tmp_path: Path
         subscriber = await one.node.client("s", 5, **_KEEPS)
         await subscriber.subscribe(SubscriptionRequest("t", 1))
         publisher = await two.node.client("p", 5)
+        await linked([one, two])
+        await one.node.written()
         one.store.allow.clear()
         publisher.send(Publish("t", b"x", 1, packet_id=1))
         [link] = one.links
