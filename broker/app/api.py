@@ -178,6 +178,7 @@ class Api:
                 )
                 context.faces = self._faces
                 context.saved_files = saved_files(self._node.data_dir)
+                context.machine = self._place.here
             elif 0 not in self._place.near:
                 self._files = files_of_front(self._place, self._node.data_dir)
                 self._reload.fetch = self._files.fetch

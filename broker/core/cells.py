@@ -126,6 +126,11 @@ class Place:
         """True if the cell belongs to another machine than that of this process."""
         return bool(self.machine) and self.home_of(self.number).name != self.machine
 
+    @property
+    def here(self) -> str:
+        """Name of the machine that this process runs on, in a cluster."""
+        return self.machine or (self.home_of(self.number).name if self.machines else "")
+
     def server_of(self, client_id: str) -> str:
         """Address to which a client of MQTT 5 is referred; empty where it is brought to its cell."""
         if not self.redirects:
@@ -134,8 +139,7 @@ class Place:
         if self.owners is not None and self.owners[cell] & LEAVES:
             return ""  # a relayed client waits until the cell has moved
         machine = self.machine_of(cell)
-        own = self.machine or self.home_of(self.number).name
-        return "" if machine.name == own else machine.mqtt
+        return "" if machine.name == self.here else machine.mqtt
 
     @property
     def servers_elsewhere(self) -> str:
@@ -143,8 +147,7 @@ class Place:
         Reference [MQTT 5.0, 4.11]. Empty where clients are not referred."""
         if not self.redirects:
             return ""
-        own = self.machine or self.home_of(self.number).name
-        at = [machine.name for machine in self.machines].index(own)
+        at = [machine.name for machine in self.machines].index(self.here)
         others = [*self.machines[at + 1 :], *self.machines[:at]]
         return " ".join(machine.mqtt for machine in others if machine.mqtt)
 

@@ -327,11 +327,13 @@ def test_what_is_saved_while_the_first_machine_is_lost_is_there_when_it_is_back(
     cluster["b"].call("POST", "/rules", {"name": "before", "sql": 'SELECT * FROM "x"'})
     cluster["a"].kill()
     eventually(lambda: "a" not in runners(cluster["b"]), 60)
-    meanwhile = {"name": "meanwhile", "sql": 'SELECT * FROM "y"'}
-    # refused while a cell is starting
-    eventually(lambda: cluster["c"].call("POST", "/rules", meanwhile))
+    meanwhile = ["first", "second", "third"]
+    for name in meanwhile:
+        rule = {"name": name, "sql": 'SELECT * FROM "y"'}
+        # refused while a cell is starting
+        eventually(partial(cluster["c"].call, "POST", "/rules", rule))
     cluster["a"].start()
     eventually(partial(are_home, cluster))
     for machine in cluster.machines.values():
         names = [rule["name"] for rule in machine.call("GET", "/rules")["items"]]
-        assert names == ["before", "meanwhile"]
+        assert names == ["before", *meanwhile]

@@ -14,7 +14,7 @@ from broker.config.sections import replace_file
 from broker.core.cells import Place
 from broker.core.errors import Unavailable
 from broker.observe.log import get_logger
-from ui.api.cell_calls import FILES_PATH, Away, CellCalls, not_there, there
+from ui.api.cell_calls import FILES_PATH, MACHINE, Away, CellCalls, not_there, there
 
 _FRONT: Final = 0
 # Exists once the files were brought.
@@ -32,6 +32,7 @@ class FilesOfFront:
 
     def __init__(self, place: Place, files: Mapping[str, Path], directory: Path) -> None:
         self._calls = CellCalls(place)
+        self._here = place.here
         self._files = files
         self._directory = directory
         self._brought = directory / _BROUGHT
@@ -45,7 +46,8 @@ class FilesOfFront:
         await self._calls.stop()
 
     async def fetch(self) -> None:
-        """Replace the files here by those of the first cell.
+        """Replace the files here by those of the first cell, unless that writes them itself: while it runs on this
+        machine.
 
         Raises:
             Unavailable: it does not answer, or a file cannot be written.
@@ -97,8 +99,9 @@ class FilesOfFront:
 
     def _write(self, texts: Mapping[str, str]) -> None:
         try:
+            is_first_here = texts.get(MACHINE) == self._here
             for name, path in self._files.items():
-                if name in texts:
+                if name in texts and not is_first_here:
                     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                     replace_file(path, texts[name].encode())
             self._brought.touch(mode=0o600)

@@ -160,6 +160,8 @@ class ApiContext:
     verb_timeout_s: float = 2.0
     saved_files: Mapping[str, Path] | None = None
     """The files that the first cell of several machines saves, for the cells of others."""
+    machine: str = ""
+    """Name of the machine that this process runs on, in a cluster."""
     faces: Faces | None = None
     """The other cells, where this process answers for several."""
     base_url: str = ""

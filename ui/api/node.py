@@ -20,7 +20,7 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Unavailable
 from broker.core.objects import Spec
 from ui.api.audit import acts_as
-from ui.api.cell_calls import FILES_PATH, STORE_PATH, is_of_cell
+from ui.api.cell_calls import FILES_PATH, MACHINE, STORE_PATH, is_of_cell
 from ui.api.cell_streams import PATH as PATH_OF_STREAMS
 from ui.api.cell_streams import answered as streams_answered
 from ui.api.effects import DryRun
@@ -127,11 +127,12 @@ async def adopt_configuration(request: Request) -> Response:
 @probes.get(FILES_PATH)
 async def files_of_front(request: Request) -> Response:
     """A cell of another machine asks for the files that the first cell has saved; only cells may."""
-    files = _for_cell(request, context_of(request).saved_files)
+    context = context_of(request)
+    files = _for_cell(request, context.saved_files)
     texts = await asyncio.to_thread(
         lambda: {name: path.read_text() for name, path in files.items() if path.exists()}
     )
-    return Json(jsontext.encode(texts))
+    return Json(jsontext.encode({**texts, MACHINE: context.machine}))
 
 
 @probes.post(PATH_OF_STREAMS)
