@@ -63,14 +63,11 @@ _MAY_MOVE: Final = ("supervisor", "cut", "away", "pause", "slow", "full")
 # Seconds of the faults: machines give a silent one up after 5.
 _CUT_S: Final = (0.2, 3.0)
 _AWAY_S: Final = (6.0, 10.0)
-# Longer than an owner waits for its log: what it has then answered must hold.
-_LONG_AWAY_S: Final = (16.0, 25.0)
 _NOTICED_S: Final = 7.0
 # Seconds for which live messages wait for another cell, but for those that a look at it takes.
 _LIVE_S: Final = 9.0
 _PAUSE_S: Final = (0.2, 3.0)
-# Part of the pauses and cuts that are long.
-_LONG: Final = 0.15
+_LONG_PAUSES: Final = 0.15
 _LONG_PAUSE_S: Final = (6.0, 30.0)
 _SLOW_S: Final = (3.0, 6.0)
 _FULL_S: Final = (1.0, 6.0)
@@ -224,7 +221,7 @@ class MachineWorld(CellWorld):
         self._part(machine, self.chance.uniform(*_CUT_S))
 
     def _away(self, machine: Machine) -> None:
-        self._part(machine, self.chance.uniform(*(_LONG_AWAY_S if self._is_long() else _AWAY_S)))
+        self._part(machine, self.chance.uniform(*_AWAY_S))
 
     def _part(self, machine: Machine, duration_s: float) -> None:
         machine.network.part()
@@ -252,7 +249,7 @@ class MachineWorld(CellWorld):
 
     def _suspend(self, processes: list[psutil.Process], machine: Machine | None = None) -> None:
         """Stop processes for a moment, or with NATS now and then until others give up their ``machine``."""
-        is_long = self._is_long()
+        is_long = self.cluster.nats is not None and self.chance.random() < _LONG_PAUSES
         if is_long and machine is not None:
             self._parted, self._moved = machine, machine.cells
         for process in processes:
@@ -264,9 +261,6 @@ class MachineWorld(CellWorld):
 
         duration_s = self.chance.uniform(*(_LONG_PAUSE_S if is_long else _PAUSE_S))
         self._end(go_on, duration_s, notice_s=_NOTICED_S if is_long else 0)
-
-    def _is_long(self) -> bool:
-        return self.cluster.nats is not None and self.chance.random() < _LONG
 
     async def _repair(self) -> None:
         """Start machines, and wait until each client knows whether its connection is over."""
