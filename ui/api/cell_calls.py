@@ -40,7 +40,7 @@ OF_CELL: Final = "of_cell"
 STORE_PATH: Final = "/api/v1/cells:store"
 # Path of the files that the first cell saves; only cells of other machines ask.
 FILES_PATH: Final = "/api/v1/cells:files"
-# What the answer also has: the name of the machine where the first cell runs.
+# Member of the answer with the name of the machine where the first cell runs.
 MACHINE: Final = "machine"
 _ANSWERED: Final = ("content-type", "etag", "location", "retry-after", "content-disposition")
 
