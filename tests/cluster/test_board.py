@@ -15,7 +15,7 @@ class _Line(Line):
     """Takes each message, and answers to a question for all of them with one that has a status."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(Servers([]), "test")
+        super().__init__(Servers([("127.0.0.1", 4222)]), "test")
         self._status = status
 
     def ask(
