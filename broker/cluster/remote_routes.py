@@ -44,8 +44,10 @@ class RemoteRoutes:
         """True where the version that comes has a filter that is stored."""
         self._storing = 0
         """Versions that are answered once they are stored; later ones wait for them."""
+        log_next = self._hub.session_log.log_next
         for text, kind, since_offset in positions.routes_of(peer.number):
-            self._put_route(text, kind, since_offset)
+            # a process that was killed may have stored one from behind records that it could not store
+            self._put_route(text, kind, min(since_offset, log_next))
 
     def begin(self) -> None:
         """The link is up: the other cell is told all filters."""

@@ -549,6 +549,8 @@ async def test_a_filter_that_came_behind_records_whose_commit_failed_holds_from_
         near = await one.node.client("near", 5, **_KEEPS)
         await near.subscribe(SubscriptionRequest("near", 1))
         publisher = await one.node.client("p", 5)
+        await linked([one, two])
+        await one.node.written()
         one.store.allow.clear()
         publisher.send(*(Publish("near", b"x", 1, packet_id=n) for n in range(1, 4)))
         await publisher.silence()
