@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
-from broker.storage.collection import RAW, TEXT, Collection, LiveCollection
+from broker.storage.collection import RAW, TEXT, Collection, RetriedCollection
 from broker.storage.store import Batch, Store
 from broker.storage.writer import Writer
 
@@ -29,10 +29,8 @@ class Positions:
 
     def __init__(self, writer: Writer) -> None:
         self._stored = Collection(writer, _PREFIX, TEXT, RAW)
-        writer.before_commit(self._store_again)
-        self._routes = LiveCollection(writer, _ROUTES, TEXT, RAW, self._not_stored)
-        self._unstored: dict[str, bytes | None] = {}
-        """Routes whose commit group failed."""
+        # another cell tells a filter once
+        self._routes = RetriedCollection(writer, _ROUTES, TEXT, RAW)
         stored = self._stored.committed("log")
         self.identity = "" if stored is None else stored.decode()
         if stored is None:
@@ -72,16 +70,6 @@ class Positions:
     def keep_route(self, number: int, text: str, value: tuple[int, int] | None) -> None:
         """Store such a filter, or delete it."""
         self._routes.put(f"{number}/{text}", None if value is None else _pack(value))
-
-    def _not_stored(self, key: str, value: bytes | None, _stored: bytes | None) -> None:
-        self._unstored[key] = value
-
-    def _store_again(self) -> None:
-        """Another cell tells a route once: store it with the next commit group, unless it changed since."""
-        for key, value in self._unstored.items():
-            if not self._routes.is_waiting(key):
-                self._routes.put(key, value)
-        self._unstored.clear()
 
 
 class StoredPositions:

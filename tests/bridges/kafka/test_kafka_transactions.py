@@ -216,7 +216,7 @@ async def test_who_no_longer_owns_the_store_takes_no_transactional_id_back(kafka
         await new.open()
         await new.send_at(rows(new, 10, 100), range(10, 100))
         store.fails = True
-        for _ in range(2):  # finds that it is fenced, and tries to begin anew
+        for _ in range(2):  # the first attempt finds that it is fenced
             with suppress(TryAgain):
                 await old.send_at(rows(old, 10, 100), range(10, 100))
         seen = [int(record.value or b"-1") for record in await topic.records(committed=True)]
