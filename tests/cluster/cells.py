@@ -20,7 +20,7 @@ from broker.cluster.switchboard import Switchboard
 from broker.core.cells import Place
 from tests.support.cells import Heard
 from tests.support.local_node import Node
-from tests.support.node import TOKEN
+from tests.support.node import TOKEN, eventually
 
 _DEADLINE_S = 30.0
 
@@ -38,6 +38,11 @@ class Cells:
     @property
     def front(self) -> Node:
         return self.nodes[0]
+
+    def are_told(self) -> bool:
+        """True while the front lets the others take over what it has saved, as after its start."""
+        tasks = asyncio.all_tasks(self.front._loop)
+        return any(task.get_name().startswith("files of cell") for task in tasks)
 
     def client_of(self, cell: int, prefix: str = "device") -> str:
         """An identifier whose client is in a cell."""
@@ -90,6 +95,7 @@ def running(data_dir: Path, number: int = 2, config: str = "") -> Iterator[Cells
         for node in cells.nodes:
             node.start()
             stack.callback(node.stop)
+        eventually(lambda: not cells.are_told())
         yield cells
 
 

@@ -418,8 +418,12 @@ def test_a_rule_in_jq_is_checked_tried_and_saved(
     page.get_by_label("Reads").fill("meters/+")
     page.click(SAVE)
     eventually(lambda: broker.call("GET", "/rules/halved")["from"] == ["meters/+"])
-    page.click("[aria-label=Language] >> text=SQL")
-    page.wait_for_selector(f"{EDITOR} >> text=meters/+")  # the same as SQL
+    for unsaved in ("rooms/+", "meters/+"):
+        page.click("[aria-label=Language] >> text=jq")
+        page.get_by_label("Reads").fill(unsaved)
+        page.click("[aria-label=Language] >> text=SQL")
+        shown = page.inner_text(EDITOR)  # the same as SQL
+        assert shown.endswith(f"JQ '{{half: (.payload.temp / 2)}}' FROM \"{unsaved}\""), shown
     page.click(SAVE)
     eventually(lambda: "jq" not in broker.call("GET", "/rules/halved"))
     page.wait_for_selector("[aria-label=Language] [aria-pressed=true] >> text=SQL")

@@ -22,7 +22,7 @@ import { type DraftOf, DraftStrip, SaveBar, useDraft, useSave } from "../../part
 import { SchemaForm } from "../../parts/schema-form";
 import { Table } from "../../parts/table";
 import { clock, useTimeZone } from "../../parts/time";
-import { check, type Checked, complete, type Event, fieldsOf, hover, PATIENT, sourcesOf } from "./sql";
+import { check, type Checked, complete, type Event, fieldsOf, hover, PATIENT, sourcesOf, standingFor } from "./sql";
 import { type Program, TestPanel, useLatest, useStreams } from "./test";
 
 type Schemas = components["schemas"];
@@ -60,7 +60,7 @@ function draftOf({ name, description, enable, language, sql, jq, from, actions, 
     description,
     enable,
     language: language === "jq" ? "jq" : "sql",
-    sql: sql ?? "",
+    sql: language === "jq" ? "" : (sql ?? ""), // what it stands for changes with the program
     jq: jq ?? "",
     from,
     actions: actions as unknown as Record<string, unknown>[],
@@ -68,13 +68,17 @@ function draftOf({ name, description, enable, language, sql, jq, from, actions, 
   };
 }
 
-const programOf = ({ language, sql, jq, from }: RuleDraft): Program =>
-  language === "jq" ? { language, jq, from: from.map((one) => one.trim()).filter(Boolean) } : { sql };
+const readBy = ({ from }: RuleDraft) => from.map((one) => one.trim()).filter(Boolean);
 
-/** What changes with the language. The program of the other language stays in the draft. */
+const programOf = (draft: RuleDraft): Program =>
+  draft.language === "jq" ? { language: "jq", jq: draft.jq, from: readBy(draft) } : { sql: draft.sql };
+
+/** What changes with the language. SQL that was written stays in the draft, and so does a jq program. */
 function inLanguage(draft: RuleDraft, language: "sql" | "jq"): Partial<RuleDraft> {
-  if (language === "jq") return { language, jq: draft.jq || NEW.jq, from: sourcesOf(draft.sql) };
-  return { language, sql: draft.sql || `SELECT\n  *\nFROM ${draft.from.map((source) => `"${source}"`).join(", ")}\n` };
+  const same = standingFor(draft.jq, readBy(draft));
+  if (language === "sql") return { language, sql: draft.sql || same };
+  if (draft.sql === same) return { language, sql: "" };
+  return { language, jq: draft.jq || NEW.jq, from: sourcesOf(draft.sql) };
 }
 
 function bodyOf(draft: RuleDraft) {

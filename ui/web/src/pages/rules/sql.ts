@@ -50,6 +50,11 @@ export function sourcesOf(sql: string): string[] {
   );
 }
 
+/** The SQL that a jq program stands for, as `sql` of a rule in jq shows it. */
+export const standingFor = (jq: string, from: string[]) =>
+  `SELECT *, json_or_text(payload) AS payload JQ '${jq.replaceAll("'", "''")}' FROM ` +
+  from.map((source) => `"${source.replaceAll('"', '""')}"`).join(", ");
+
 export const isTopic = (source: string) => !source.startsWith("$") || source.startsWith("$share/");
 
 const isMistake = (error: unknown): error is Refused => error instanceof Refused && error.status === 422;
