@@ -20,6 +20,7 @@ from broker.core.action import CONNECTED
 from broker.core.client import Client
 from broker.core.feature import Services
 from broker.core.message import Message
+from broker.core.receipt import Receipt
 from broker.core.stage import Outcome, Refusal, Room
 from broker.core.values import Done
 
@@ -55,6 +56,8 @@ class Ingress(Member, Feed):
         self._deciding: set[asyncio.Task[None]] = set()
         self._handed: dict[str, int] = {}
         """The position of the last record of each shard that was taken in this process."""
+        self._given: dict[str, int] = {}
+        """That of the last one that could not be committed: subscribers without a session on disk have it."""
 
     def equip(
         self, spec: SourceSpec, make_source: Callable[[], Source], hide: Callable[[str], str]
@@ -140,6 +143,7 @@ class Ingress(Member, Feed):
             else:
                 self.figures.failed.value += len(fresh)
                 self._handed.clear()
+                self._note_given(fresh)
             done(error)
 
         if waiting or rooms:
@@ -171,10 +175,12 @@ class Ingress(Member, Feed):
     def begin_anew(self, shard: str) -> None:
         """See ``Feed``."""
         self._handed.pop(shard, None)
+        self._given.pop(shard, None)
         self._services.storage.values.put(self._key(shard), None)
 
     def forget(self) -> None:
         """The source is deleted: its positions are no more."""
+        self._given.clear()
         for key in self._services.storage.values.names(f"{POSITIONS}{self.name}/"):
             self._services.storage.values.put(key, None)
 
@@ -196,6 +202,15 @@ class Ingress(Member, Feed):
             return False
         self._handed[record.shard] = record.position
         return True
+
+    def _note_given(self, records: Sequence[Incoming]) -> None:
+        for record in records:
+            if record.position is not None:
+                last = self._given.get(record.shard, -1)
+                self._given[record.shard] = max(last, record.position)
+
+    def _was_given(self, record: Incoming) -> bool:
+        return record.position is not None and record.position <= self._given.get(record.shard, -1)
 
     def _take(
         self, records: Sequence[Incoming]
@@ -220,6 +235,7 @@ class Ingress(Member, Feed):
                 self._client,
                 services.node.clock.now_ns(),
                 record.properties,
+                receipt=Receipt(is_again=self._was_given(record)),
             )
             outcome, room = services.messaging.with_room(
                 services.messaging.publisher.publish, message

@@ -327,8 +327,8 @@ class Inbox:
             )
         except (PeerError, ValueError, RecursionError) as error:
             raise FrameError(f"LOG frame: expected a message, got {error}") from None
-        message.receipt = Receipt()
+        message.receipt = Receipt(is_again=is_again)
         try:
-            return self._deliver(message, topic, routes.durable() if is_again else routes, key)
+            return self._deliver(message, topic, routes, key)
         finally:
             self._hub.backpressure.fresh.clear()

@@ -63,6 +63,8 @@ class StoredPublish(msgspec.Struct, gc=False):
     """The message had a subscriber."""
     is_refused: bool = False
     """Its answer says so, also when the group is not stored."""
+    digest: bytes = b""
+    """Tells a message of QoS 2 from others under its identifier."""
 
 
 class Held:
@@ -226,7 +228,7 @@ class Answers:
         """
         self._context.figures.not_stored.value += sum(publish.is_wanted for publish in stored)
         if stored and c.is_connected and c.session.inbound is not None:
-            c.session.inbound.forget(publish.packet_id for publish in stored)
+            c.session.inbound.take_back((publish.packet_id, publish.digest) for publish in stored)
         if c.is_closed:
             return
         lost = {publish.packet_id for publish in stored if not publish.is_refused}

@@ -198,7 +198,7 @@ class Withholding:
         self, publish: Callable[[Message], Outcome], message: Message
     ) -> tuple[Outcome, Room | None]:
         """See ``broker.core.stage.WithRoom``."""
-        receipt = message.receipt = Receipt()
+        receipt = message.receipt = message.receipt or Receipt()
         outcome = publish(message)
         receipt.close()
         if receipt.is_over:

@@ -50,6 +50,9 @@ class Receipt(msgspec.Struct, eq=False, gc=False):
     held_bytes: int = 0
     """Bytes of earlier messages of the same publisher whose acknowledgements wait."""
     full_queues: list[FullQueue] | tuple[()] = ()
+    is_again: bool = False
+    """True if the message was published before and could not be committed: who gets messages before the commit has
+    it."""
     is_over: bool = False
     """True if a queue did not take the message, since too much is withheld already."""
     is_closed: bool = False
@@ -66,3 +69,9 @@ class Receipt(msgspec.Struct, eq=False, gc=False):
         """End the stages of the message; what is still queued with it keeps nothing alive."""
         self.is_closed = True
         self.full_queues = ()
+
+
+def again() -> Receipt:
+    """The receipt of a message that no publisher waits for, and that is published again since it could not be
+    committed."""
+    return Receipt(is_again=True, is_closed=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from heapq import heappop, heappush, nsmallest
 from itertools import count
 from math import inf
@@ -31,6 +32,7 @@ from broker.core.client import Standing
 from broker.core.clock import Clock
 from broker.core.errors import NotFound
 from broker.core.message import Message
+from broker.core.receipt import again
 from broker.core.stage import Outcome, Refusal
 from broker.core.stored import StoredMessage
 from broker.core.topic import DELAYED_PREFIX
@@ -121,6 +123,8 @@ class Delayed:
         """Bytes by client; clients without messages are left out."""
         self._serial = count()
         self._settling: set[asyncio.Task[None]] = set()
+        self._given: set[bytes] = set()
+        """Messages that were published, and whose deletion is not committed."""
         self._accepted = metrics.counter("delayed_accepted", "messages taken to be published later")
         self._published = metrics.counter(
             "delayed_published", "delayed messages that were published when due"
@@ -296,6 +300,8 @@ class Delayed:
                 "delayed.lost", key=key.hex(), effect="the store no longer has this delayed message"
             )
             return
+        if key in self._given:
+            kept.message.receipt = again()
         outcome = publish(kept.message)
         self._published.value += 1
         if outcome.is_waiting:
@@ -305,12 +311,21 @@ class Delayed:
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         else:
-            self._forget(key)
+            self._forget_published(key)
 
     async def _settle(self, key: bytes, decided: Awaitable[Outcome]) -> None:
         await decided
         if key in self._sizes:
-            self._forget(key)
+            self._forget_published(key)
+
+    def _forget_published(self, key: bytes) -> None:
+        self._given.add(key)
+        self._forget(key)
+        self._writer.when_committed(partial(self._forgotten, key))
+
+    def _forgotten(self, key: bytes, error: BaseException | None) -> None:
+        if error is None:
+            self._given.discard(key)
 
 
 def client_of(value: bytes) -> str:

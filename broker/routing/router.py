@@ -198,16 +198,16 @@ class Routes(Generic[S]):
         self.matched: list[tuple[S, Subscription]] | None = None
         """Subscriptions that these were first made of, kept so that the identities stay in use."""
 
-    def durable(self) -> Routes[S]:
-        """The same without share groups and subscribers that get messages before they are committed."""
-        entries = [entry for entry in self.entries if entry.subscriber.is_durable and entry.qos]
-        return Routes(entries, (), self._keep)
-
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
-        """Hand the message to every subscriber; returns how many there were."""
+        """Hand the message to every subscriber, or of one that came before and was not committed to those that get it
+        after the commit; returns how many subscribers there are."""
         if self.is_empty:
             return 0
+        receipt = message.receipt
+        is_again = receipt is not None and receipt.is_again
         if message.qos <= self.plain_qos and not (message.retain and self.cells):
+            if is_again:
+                return len(self.entries)
             return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
         outgoing = Outgoing(message, topic or b"")
         publisher = message.client.client_id
@@ -223,7 +223,7 @@ class Routes(Generic[S]):
             count += 1
             if subscriber.is_durable and target.qos:
                 kept.append(target)
-            else:
+            elif not is_again or (target.qos and subscriber.is_v5 is None):  # a cell, by the log
                 subscriber.deliver(outgoing, target.qos, target.retain, target.identifiers)
         for group in self.groups:
             if group.is_durable and message.qos:
@@ -231,7 +231,7 @@ class Routes(Generic[S]):
                 kept.append(Target(group, message.qos, False, ()))
                 count += 1
             else:
-                count += group.offer(outgoing)
+                count += is_again or group.offer(outgoing)
         if kept:
             self._keep(outgoing, kept, False)
         return count

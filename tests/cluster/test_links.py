@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -538,6 +539,32 @@ async def test_what_comes_live_waits_for_no_record_whose_commit_failed(tmp_path:
         await fail_commits(one, publisher, 1)
         assert await publish(publisher, "t", b"2", 1, 2) == 0
         assert [packet.payload for packet in await receive(live, 1)] == [b"2"]
+
+
+@on_loop
+async def test_a_qos2_message_whose_commit_failed_comes_once_to_those_of_any_cell(
+    tmp_path: Path,
+) -> None:
+    async with cells(2, tmp_path) as (one, two):
+        publisher = await one.node.client("p", 4, clean_start=False)
+        here, there = await one.node.client("here", 5), await two.node.client("there", 5)
+        for client in (here, there):
+            await client.subscribe(SubscriptionRequest("t", 2))
+        await linked([one, two])
+        await one.node.written()
+        one.store.allow.clear()
+        message = Publish("t", b"1", 2, packet_id=1)
+        publisher.send(message)
+        assert (await here.expect(Publish)).payload == b"1"
+        one.store.fail_once_then_allow()
+        await publisher.closed()
+        await until(lambda: one.store.failed_commits and one.node.writer.failure is None)
+        publisher = await one.node.client("p", 4, clean_start=False)
+        publisher.send(replace(message, dup=True))
+        assert await publisher.expect(PubRec) == PubRec(1)
+        assert (await there.expect(Publish)).payload == b"1"
+        for client in (here, there):
+            await client.silence()
 
 
 @pytest.mark.parametrize("restarts", [False, True])

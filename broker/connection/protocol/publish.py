@@ -281,6 +281,9 @@ class Publishing:
                     self._inbounds.changed(session)
                 self._answer_again(c, message, message_digest, packet_id, code or 0)
                 return
+            if message.dup and inbound.was_given(packet_id, message_digest):
+                assert message.receipt is not None
+                message.receipt.is_again = True
         if qos == 2 and not self._inbounds.may_open(inbound):
             text = "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected"
             raise self._figures.over_limit("max_inbound_bytes_connected", text)
@@ -403,10 +406,14 @@ class Publishing:
             inbound.open(packet_id)
             if is_stored or session.is_durable:
                 self._inbounds.changed(session)
-        if is_stored:
-            self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
         if is_stored or session.is_durable:
-            c.answers.stored.append(StoredPublish(packet_id, is_stored and outcome.receivers > 0))
+            message_digest = digest(topic, message.payload)
+            if is_stored:
+                self._remember_taken(c, inbound, packet_id, message_digest, 0)
+            is_wanted = is_stored and outcome.receivers > 0
+            if message.qos == 1:
+                message_digest = b""
+            c.answers.stored.append(StoredPublish(packet_id, is_wanted, False, message_digest))
 
     def _remember_refused(
         self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int

@@ -14,6 +14,7 @@ from functools import partial
 
 from broker.connection.context import AT_ONCE, Context
 from broker.core.message import Message
+from broker.core.receipt import again
 from broker.session.record import decode_will, encode_will
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
@@ -35,7 +36,8 @@ class Wills:
         self._publish = publish
         self._context = context
         self._wills = Collection(context.writer, b"wills/", TEXT, RAW)
-        self._due: deque[Will] = deque()
+        self._due: deque[tuple[Will, bool]] = deque()
+        """With each, whether it is published again, since it could not be committed."""
         self._unwritten: dict[str, None] = {}
         context.writer.before_commit(self._save)
         self.size_bytes = 0
@@ -78,7 +80,7 @@ class Wills:
         if published is None:
             self._unwritten[client_id] = None
         else:
-            self._add(published)
+            self._add(published, is_again=True)
 
     def _save(self) -> None:
         """Put what an earlier commit group could not write into the one that is being sealed."""
@@ -87,8 +89,8 @@ class Wills:
         for client_id in unwritten:
             self._put(client_id)
 
-    def _add(self, will: Will) -> None:
-        self._due.append(will)
+    def _add(self, will: Will, *, is_again: bool = False) -> None:
+        self._due.append((will, is_again))
         self.size_bytes += will.size_bytes
 
     def forget(self, session: Session) -> None:
@@ -121,9 +123,12 @@ class Wills:
         for _ in range(min(len(self._due), AT_ONCE)):
             if self._context.writer.failure is not None:
                 return
-            will = self._due.popleft()
+            will, is_again = self._due.popleft()
             self.size_bytes -= will.size_bytes
             self._put(will.client.client_id, will)
-            self._publish(will.message(self._context.clock.now_ns()))
+            message = will.message(self._context.clock.now_ns())
+            if is_again:
+                message.receipt = again()
+            self._publish(message)
         if self._due and not self._context.is_stopping:
             self._context.later(0, self.tick)

@@ -226,3 +226,29 @@ async def test_a_process_that_lost_its_cell_connects_and_reads_no_more() -> None
     store.fails = False
     await bridges.until(lambda: made and source.state == "connected")
     await bridges.end()
+
+
+@on_loop
+async def test_a_record_that_was_not_committed_comes_again_only_to_who_lacks_it() -> None:
+    outside, store = Outside(), GatedStore()
+    bridges = Bridges(scripted(outside), store=store)
+    bridges.begin()
+    bridges.connectors.create(
+        {"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR}
+    )
+    bridges.sources.create({"name": "in", "type": "scripted", "connector": "plant"})
+    source: Any = bridges.feature.resources.sources["in"]
+    await bridges.until(lambda: source.state == "connected")
+    store.fails = True
+    outside.backlog = [Incoming({}, topic="t", shard="s", position=1)]
+    await bridges.until(lambda: source.figures.failed.value == 1)
+    store.fails = False
+    outside.backlog = [
+        Incoming({}, topic="t", shard=shard, position=position)
+        for shard, position in (("s", 1), ("s", 2), ("other", 1))
+    ]
+    await bridges.until(lambda: outside.acknowledged == [1, 2, 1])
+    published = bridges.published.messages
+    are_again = [message.receipt and message.receipt.is_again for message in published]
+    assert are_again == [False, True, False, False]
+    await bridges.end()

@@ -361,6 +361,74 @@ async def _takes_kept(node: Node) -> None:
     await client.silence()
 
 
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("is_known", [False, True])  # whether anything but the identifier was kept
+@on_loop
+async def test_a_qos2_message_that_was_not_committed_comes_again_only_to_who_lacks_it(
+    granted: int, is_known: bool
+) -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        live, in_group = await node.client("live", 5), await node.client("group", 5)
+        await live.subscribe(SubscriptionRequest("t", granted))
+        await in_group.subscribe(SubscriptionRequest("$share/g/t", granted))
+        kept = await durable(node, "kept")
+        await kept.subscribe(SubscriptionRequest("t" if is_known else "else", 2))
+        publisher = await durable(node, "p")
+        await node.written()
+        store.allow.clear()
+        first = Publish("t", b"first", 2, packet_id=7)
+        publisher.send(first)
+        for client in (live, in_group):
+            assert (await client.expect(Publish)).payload == b"first"
+        store.fail_once_then_allow()
+        await publisher.closed()
+        publisher = await durable(node, "p")
+        publisher.send(replace(first, dup=True))
+        assert await publisher.expect(PubRec) == PubRec(7)
+        publisher.send(PubRel(7))
+        await publisher.expect(PubComp)
+        # a new message under that identifier, also where only its second attempt arrives
+        publisher.send(Publish("t", b"second", 2, packet_id=7, dup=True))
+        assert await publisher.expect(PubRec) == PubRec(7)
+        for client in (live, in_group):
+            assert (await client.expect(Publish)).payload == b"second"
+        if is_known:
+            assert [(await kept.expect(Publish)).payload for _ in range(2)] == [b"first", b"second"]
+            await kept.silence()
+
+
+@pytest.mark.parametrize("is_will", [False, True])
+@on_loop
+async def test_a_will_or_delayed_message_that_was_not_committed_comes_again_only_to_who_lacks_it(
+    is_will: bool,
+) -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        live, kept = await node.client("live"), await durable(node, "kept")
+        for client in (live, kept):
+            await client.subscribe(SubscriptionRequest("t", 2))
+        client = await node.client("c", 5, will=Will("t", b"left", 2))
+        client.send(Publish("$delayed/60/t", b"left", 2, packet_id=1))
+        assert await client.expect(PubRec) == PubRec(1)
+        await node.written()
+        store.allow.clear()
+        if is_will:
+            client.abort()
+        else:
+            node.pass_time(61)
+        assert (await live.expect(Publish)).payload == b"left"
+        await node.until(lambda: node.server.hub.session_log._flying)
+        store.fail_once_then_allow()
+        await node.until(
+            lambda: store.failed_commits and node.server.hub.context.writer.failure is None
+        )
+        node.pass_time(1)
+        assert (await kept.expect(Publish)).payload == b"left"
+        await live.silence()
+        await kept.silence()
+
+
 @on_loop
 async def test_the_ledger_knows_what_could_not_be_stored() -> None:
     store = GatedStore()
