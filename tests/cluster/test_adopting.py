@@ -142,7 +142,7 @@ def test_what_a_broker_had_is_in_the_cluster(tmp_path: Path, *, is_cut_off: bool
         machines["a"].start()
         eventually(partial(_has_all, machines["b"]), 120)
         # the second cell of the first machine is no face of the cluster, also where it has begun last
-        before = _since(machines["b"], 1)
+        before = eventually(partial(_since, machines["b"], 1))
         machines["a"].cell(1).kill()
         eventually(lambda: _since(machines["b"], 1) != before, 120)
         assert _has_all(machines["b"])

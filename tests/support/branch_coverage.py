@@ -75,8 +75,10 @@ class Coverage:
             output["coverage"] = json.dumps(self._measured.get_coverage())
 
     def pytest_testnodedown(self, node: Any) -> None:
-        """Keep what a worker saw."""
-        self._of_workers.append(json.loads(node.workeroutput["coverage"]))
+        """Keep what a worker saw: one that was killed, whose test fails, says nothing."""
+        output = getattr(node, "workeroutput", None)
+        if output is not None:
+            self._of_workers.append(json.loads(output["coverage"]))
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         """Print the table, and fail the run where a package is below its floor."""
