@@ -25,6 +25,7 @@ from broker.core import jsontext
 from broker.core.cells import Place
 from broker.core.errors import Unavailable
 from broker.core.objects import Spec
+from ui.api.cell_sockets import CellSocket
 
 # Seconds in which a cell has to answer.
 ANSWER_S: Final = 2.0
@@ -179,11 +180,9 @@ class CellCalls:
         """Be ready to ask; connections are opened when they are needed."""
         self._directory = os.open(self._place.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for number in self._place.others:
-            transport = httpx.AsyncHTTPTransport(
-                # short, however long the path of the directory is
-                uds=f"/proc/self/fd/{self._directory}/{socket_name(number)}",
-                limits=httpx.Limits(max_connections=_AT_ONCE, keepalive_expiry=30.0),
-            )
+            # short, however long the path of the directory is
+            path = f"/proc/self/fd/{self._directory}/{socket_name(number)}"
+            transport = CellSocket(path, _AT_ONCE)
             self._clients[number] = httpx.AsyncClient(transport=transport, trust_env=False)
 
     async def stop(self) -> None:
