@@ -8,10 +8,11 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
@@ -45,7 +46,7 @@ FAULTS: Final = {
     "away": 3,
     "pause": 2,
 }
-# Those of machines with NATS, which also lose a server of it, and a disk.
+# Those of machines with NATS, which also lose a server of it, and a disk, or give cells away.
 NATS_FAULTS: Final = {
     **FAULTS,
     "disk": 4,
@@ -57,17 +58,24 @@ NATS_FAULTS: Final = {
     "full": 3,
     "full_nats": 3,
     "clock": 2,
+    "pair": 2,
+    "apart": 2,
+    "move": 3,
+    "drain": 3,
 }
 # Faults after which clients of a machine's cells may be cut off, although these live.
 _MAY_MOVE: Final = ("supervisor", "cut", "away", "pause", "slow", "full")
 # Seconds of the faults: machines give a silent one up after 5.
 _CUT_S: Final = (0.2, 3.0)
 _AWAY_S: Final = (6.0, 10.0)
+# Longer than an owner waits for its log: what it has then answered must hold.
+_LONG_AWAY_S: Final = (16.0, 25.0)
 _NOTICED_S: Final = 7.0
 # Seconds for which live messages wait for another cell, but for those that a look at it takes.
 _LIVE_S: Final = 9.0
 _PAUSE_S: Final = (0.2, 3.0)
-_LONG_PAUSES: Final = 0.15
+# Part of the pauses and cuts that are long.
+_LONG: Final = 0.15
 _LONG_PAUSE_S: Final = (6.0, 30.0)
 _SLOW_S: Final = (3.0, 6.0)
 _FULL_S: Final = (1.0, 6.0)
@@ -88,9 +96,10 @@ class MachineWorld(CellWorld):
         """Clients whose connections may have ended in this round."""
         self._parted: Machine | None = None
         """The machine whose connections to others were cut off."""
-        self._killed_s = self._apart_s = 0.0
+        self._killed_s = self._unlinked_s = 0.0
         """When the round's fault began, and the seconds until all cells reached each other again."""
-        self._moved = range(0)
+        self._errand: asyncio.Task[None] | None = None
+        self._moved: Collection[int] = ()
         """Cells whose clients may be cut off, or miss what comes from other cells, although they live."""
         machines = [*cluster.machines.values()]
         self._machines = machines
@@ -114,7 +123,7 @@ class MachineWorld(CellWorld):
         return own is not at and self._parted in (own, at)
 
     def _links_were_late(self) -> bool:
-        return self._apart_s > _LIVE_S
+        return self._unlinked_s > _LIVE_S
 
     def _cells_may_have_ended(self) -> bool:
         return bool(self._victims or self._moved)
@@ -129,7 +138,7 @@ class MachineWorld(CellWorld):
         self._parted = None
         print(f"round {self.figures.rounds}: {kind} of {machine.name}")
         may_move = self.cluster.nats is not None and kind in _MAY_MOVE
-        self._moved = machine.cells if may_move else range(0)
+        self._moved = machine.cells if may_move else ()
         getattr(self, f"_{kind}")(machine)
         self._touched = {
             client
@@ -186,7 +195,7 @@ class MachineWorld(CellWorld):
         rate = f"{self.chance.randint(300, 2000)}kbit"
         machine.network.slow(rate, self.chance.randint(100, 800), self.chance.uniform(0, 0.1))
         self._parted = machine
-        self._end(machine.network.quicken, self.chance.uniform(*_SLOW_S), notice_s=_NOTICED_S)
+        self._end(machine.network.quicken, self.chance.uniform(*_SLOW_S), _NOTICED_S)
 
     def _full(self, machine: Machine) -> None:
         """The disk of a machine is full for some seconds: its cells end with the next commit."""
@@ -215,20 +224,68 @@ class MachineWorld(CellWorld):
             self.wills_late.add(will)
         machine.move_clock(self.chance.choice((-1, 1)) * _CLOCK_BY_S)
         # a process looks at its clock five times a second, and the next will is not to be of before
-        self._end(lambda: machine.move_clock(0), self.chance.uniform(*_CLOCK_S), notice_s=1.0)
+        self._end(lambda: machine.move_clock(0), self.chance.uniform(*_CLOCK_S), 1.0)
 
     def _cut(self, machine: Machine) -> None:
         self._part(machine, self.chance.uniform(*_CUT_S))
 
     def _away(self, machine: Machine) -> None:
-        self._part(machine, self.chance.uniform(*_AWAY_S))
+        self._part(machine, self.chance.uniform(*(_LONG_AWAY_S if self._is_long() else _AWAY_S)))
+
+    def _pair(self, machine: Machine) -> None:
+        """Two machines do not reach each other; the third one and NATS reach both."""
+        other = self._other(machine)
+        self._moved = {*machine.cells, *other.cells}
+        self._parted = machine
+        machine.network.part_from(other.network)
+        other.network.part_from(machine.network)
+        self._end(partial(_heal, [machine, other]), self.chance.uniform(*_AWAY_S), _NOTICED_S)
+
+    def _apart(self, machine: Machine) -> None:
+        """No machine reaches another one, nor anything else."""
+        self._moved = range(self.cluster.count)
+        self._parted = machine
+        for one in self._machines:
+            one.network.part()
+        duration_s = self.chance.uniform(_CUT_S[0], _AWAY_S[1])
+        self._end(partial(_heal, self._machines), duration_s, _NOTICED_S)
+
+    def _move(self, machine: Machine) -> None:
+        """A cell moves to another machine, and back."""
+        cell = self.chance.choice([*machine.cells])
+        to = self._other(machine)
+        self._give_away(
+            machine,
+            (f"/cluster/machines/{to.name}:take", {"cell": cell}),
+            ("/cluster/machines:rebalance", None),
+        )
+
+    def _drain(self, machine: Machine) -> None:
+        """A machine gives all its cells away, and gets them back."""
+        path = f"/cluster/machines/{machine.name}"
+        self._give_away(machine, (f"{path}:drain", None), (f"{path}:resume", None))
+
+    def _give_away(self, machine: Machine, *orders: tuple[str, Any]) -> None:
+        self._moved = machine.cells
+        self._parted = machine
+        asked = self._other(machine)
+
+        async def give() -> None:
+            for path, body in orders:
+                await asyncio.to_thread(eventually, partial(asked.call, "POST", path, body))
+            self._struck.set()
+
+        self._errand = asyncio.create_task(give())
+
+    def _other(self, machine: Machine) -> Machine:
+        return self.chance.choice([one for one in self._machines if one is not machine])
 
     def _part(self, machine: Machine, duration_s: float) -> None:
         machine.network.part()
         self._parted = machine
-        self._end(machine.network.heal, duration_s, notice_s=_NOTICED_S)
+        self._end(machine.network.heal, duration_s, _NOTICED_S)
 
-    def _end(self, end: Callable[[], None], after_s: float, *, notice_s: float = 0) -> None:
+    def _end(self, end: Callable[[], None], after_s: float, notice_s: float = 0) -> None:
         """End a fault after so long. Machines may find for another ``notice_s`` that there was one."""
         loop = asyncio.get_running_loop()
 
@@ -249,7 +306,7 @@ class MachineWorld(CellWorld):
 
     def _suspend(self, processes: list[psutil.Process], machine: Machine | None = None) -> None:
         """Stop processes for a moment, or with NATS now and then until others give up their ``machine``."""
-        is_long = self.cluster.nats is not None and self.chance.random() < _LONG_PAUSES
+        is_long = self._is_long()
         if is_long and machine is not None:
             self._parted, self._moved = machine, machine.cells
         for process in processes:
@@ -260,10 +317,16 @@ class MachineWorld(CellWorld):
                 process.resume()
 
         duration_s = self.chance.uniform(*(_LONG_PAUSE_S if is_long else _PAUSE_S))
-        self._end(go_on, duration_s, notice_s=_NOTICED_S if is_long else 0)
+        self._end(go_on, duration_s, _NOTICED_S if is_long else 0)
+
+    def _is_long(self) -> bool:
+        return self.cluster.nats is not None and self.chance.random() < _LONG
 
     async def _repair(self) -> None:
         """Start machines, and wait until each client knows whether its connection is over."""
+        if self._errand is not None:
+            await self._errand
+            self._errand = None
         for server in () if self.cluster.nats is None else self.cluster.nats.servers:
             if not server.is_running:
                 await asyncio.to_thread(server.start)
@@ -271,7 +334,7 @@ class MachineWorld(CellWorld):
             if machine.process is None or machine.process.returncode is not None:
                 await asyncio.to_thread(machine.start)
         await asyncio.to_thread(eventually, self._are_linked)
-        self._apart_s = time.monotonic() - self._killed_s
+        self._unlinked_s = time.monotonic() - self._killed_s
         touched = [client for client in self._all() if self._may_have_ended(client)]
         await within(asyncio.gather(*(client.answered() for client in touched)), DEADLINE_S)
 
@@ -349,6 +412,11 @@ class MachineWorld(CellWorld):
         for machine in self._machines:
             found.update(rows(machine.data_dir, len(machine.cells)))
         return found
+
+
+def _heal(machines: Iterable[Machine]) -> None:
+    for machine in machines:
+        machine.network.heal()
 
 
 def run_rounds(

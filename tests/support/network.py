@@ -32,8 +32,17 @@ class Network:
     def part(self, *addresses: str) -> None:
         """Let what these send to the outside vanish, by default what any sends."""
         for address in addresses or self.addresses:
-            self._rule("add", address)
-            self._lost.append(address)
+            self._lose(f"from {address}")
+
+    def part_from(self, other: Network) -> None:
+        """Let what it sends to another one vanish."""
+        for address in self.addresses:
+            for there in other.addresses:
+                self._lose(f"from {address} to {there}")
+
+    def _lose(self, packets: str) -> None:
+        self._rule("add", packets)
+        self._lost.append(packets)
 
     def heal(self) -> None:
         """Let everything through again."""
@@ -56,9 +65,9 @@ class Network:
     def _tc(self, what: str, how: str, *last: str) -> None:
         _run(*self.command(["tc", *what.split(), "dev", self._device, *how.split(), *last]))
 
-    def _rule(self, verb: str, address: str) -> None:
+    def _rule(self, verb: str, packets: str) -> None:
         # among themselves the addresses are local, which is looked up before any rule
-        _run(*self.command(["ip", "rule", verb, "from", address, "blackhole"]))
+        _run(*self.command(["ip", "rule", verb, *packets.split(), "blackhole"]))
 
 
 @contextmanager
