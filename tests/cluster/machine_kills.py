@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
+from prometheus_client.parser import text_string_to_metric_families as families
 
 from broker.cluster.copying import remove_store, socket_of_copies, socket_of_copy, state_at
 from broker.cluster.directories import COPIES, cell_directory, copy_directory
 from broker.cluster.nats.log import NatsLog
 from broker.core.errors import Unavailable
+from broker.observe.ledger import DROPPED, LATE, PASSED, RECEIVED, RESENT
 from broker.storage.rocksdb.database import Database
 from broker.storage.rocksdb.options import USUAL_MEMORY
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
-from tests.cluster.kills import CONFIG, CellWorld, check_rows, define, rows
+from tests.cluster.kills import CONFIG, CellWorld, Live, check_rows, define, rows
 from tests.end_to_end.kills import DEADLINE_S
 from tests.end_to_end.memories import Lasting, Sent
 from tests.support import connections
@@ -345,9 +347,27 @@ class MachineWorld(CellWorld):
             row["machine"] == self.cluster.machine_of(row["cell"]).name for row in slots
         )
 
-    async def followed(self) -> None:
-        """Wait until every copy has all that its owner has committed."""
-        await asyncio.to_thread(eventually, self._are_followed, 60)
+    async def _account(self, connections: dict[Live, int], *, is_complete: bool) -> None:
+        await super()._account(connections, is_complete=is_complete)
+        if self.cluster.nats is not None:
+            # every copy has all that its owner has committed
+            await asyncio.to_thread(eventually, self._are_followed, 60)
+        await asyncio.to_thread(eventually, self._tiles)
+
+    def _tiles(self) -> bool:
+        """Every cell accounts for all that came to it: it was passed on, or dropped for a reason."""
+        left: Counter[str] = Counter()
+        with self._machines[0].client() as api:
+            text = api.get(f"{self._machines[0].url}/metrics").text
+        for sample in (one for family in families(text) for one in family.samples):
+            name = sample.name.removeprefix("sluice_").removesuffix("_total")
+            sign = (name in RECEIVED) - (name in (PASSED, DROPPED, RESENT))
+            if name == DROPPED and sample.labels["reason"] in LATE:
+                sign = 0
+            if sign:
+                left[sample.labels["cell"]] += sign * round(sample.value)
+        assert len(left) == self.cluster.count, left
+        return not any(left.values())
 
     def _are_followed(self) -> bool:
         try:
@@ -435,8 +455,6 @@ def run_rounds(
         try:
             for number in range(rounds):
                 await world.round(number)
-            if with_nats:
-                await world.followed()
         finally:
             await world.close()
 
