@@ -25,6 +25,7 @@ def test_what_clients_were_told_holds_after_two_hundred_losses(tmp_path: Path) -
     assert world.faults.keys() == FAULTS.keys()
 
 
+@pytest.mark.timeout(1200)
 def test_what_clients_were_told_holds_when_disks_and_servers_of_nats_are_lost(
     tmp_path: Path,
 ) -> None:
