@@ -506,7 +506,7 @@ class Supervisor:
     def _over(self, cell: _Cell, status: int | None) -> None:
         pid = cell.pid
         cannot_run = status == FENCED or cell.ready is None
-        # one that fails has already reported what is wrong with the machine
+        # a first start that fails has reported what is wrong with the machine
         is_first = cell.number in self._home and not cell.was_ready
         cell.pid = 0
         cell.ready = None

@@ -278,6 +278,8 @@ class Delayed:
     def _forget(self, key: bytes) -> None:
         self._drop(key)
         self._stored.put(key, None)
+        if key in self._given:
+            self._writer.when_committed(partial(self._forgotten, key))
 
     def _not_stored(self, key: bytes, value: bytes | None, before: bytes | None) -> None:
         """A message whose publisher gets a refusal; or one that is published when it is due, again if it was before,
@@ -321,7 +323,6 @@ class Delayed:
     def _forget_published(self, key: bytes) -> None:
         self._given.add(key)
         self._forget(key)
-        self._writer.when_committed(partial(self._forgotten, key))
 
     def _forgotten(self, key: bytes, error: BaseException | None) -> None:
         if error is None:

@@ -223,7 +223,8 @@ class Routes(Generic[S]):
             count += 1
             if subscriber.is_durable and target.qos:
                 kept.append(target)
-            elif not is_again or (target.qos and subscriber.is_v5 is None):  # a cell, by the log
+            # another cell gets QoS 2 by the log, so it lacks what was not committed
+            elif not is_again or (target.qos and subscriber.is_v5 is None):
                 subscriber.deliver(outgoing, target.qos, target.retain, target.identifiers)
         for group in self.groups:
             if group.is_durable and message.qos:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpcore
 import httpx
 import pytest
 
@@ -99,3 +100,19 @@ async def test_each_failure_has_its_error(tmp_path: Path) -> None:
     async with httpx.AsyncClient(transport=CellSocket(str(tmp_path / "socket"), 1)) as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(URL)
+
+
+@on_loop
+async def test_a_write_to_a_connection_that_was_closed_is_an_error_of_the_connection(
+    tmp_path: Path,
+) -> None:
+    async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        raise AssertionError("nothing is written")
+
+    async with serving(tmp_path, never) as server:
+        backend = server.pool._network_backend
+        stream = await backend.connect_unix_socket(str(tmp_path / "socket"))
+        await stream.aclose()
+        await asyncio.sleep(0)  # the loop closes it in its next turn
+        with pytest.raises(httpcore.WriteError):
+            await stream.write(b"x")

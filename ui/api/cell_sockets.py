@@ -38,6 +38,8 @@ class _Stream(httpcore.AsyncNetworkStream):
                 return await self._reader.read(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if self._writer.is_closing():  # uvloop raises RuntimeError then
+            raise httpcore.WriteError("the other end has closed the connection")
         with _raising(httpcore.WriteTimeout, httpcore.WriteError):
             self._writer.write(buffer)
             async with asyncio.timeout(timeout):

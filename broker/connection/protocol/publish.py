@@ -281,7 +281,7 @@ class Publishing:
                     self._inbounds.changed(session)
                 self._answer_again(c, message, message_digest, packet_id, code or 0)
                 return
-            if message.dup and inbound.was_given(packet_id, message_digest):
+            if qos == 2 and message.dup and inbound.was_given(packet_id, message_digest):
                 assert message.receipt is not None
                 message.receipt.is_again = True
         if qos == 2 and not self._inbounds.may_open(inbound):
@@ -411,9 +411,8 @@ class Publishing:
             if is_stored:
                 self._remember_taken(c, inbound, packet_id, message_digest, 0)
             is_wanted = is_stored and outcome.receivers > 0
-            if message.qos == 1:
-                message_digest = b""
-            c.answers.stored.append(StoredPublish(packet_id, is_wanted, False, message_digest))
+            told_apart_by = message_digest if message.qos == 2 else b""
+            c.answers.stored.append(StoredPublish(packet_id, is_wanted, False, told_apart_by))
 
     def _remember_refused(
         self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int

@@ -398,6 +398,27 @@ async def test_a_qos2_message_that_was_not_committed_comes_again_only_to_who_lac
             await kept.silence()
 
 
+@on_loop
+async def test_a_qos1_message_under_the_identifier_of_one_that_was_not_committed_is_another() -> (
+    None
+):
+    store = GatedStore()
+    async with running(store) as node:
+        live = await node.client("live", 5)
+        await live.subscribe(SubscriptionRequest("t", 1))
+        publisher = await durable(node, "p")
+        await node.written()
+        store.allow.clear()
+        publisher.send(Publish("t", b"x", 2, packet_id=7))
+        await live.expect(Publish)
+        store.fail_once_then_allow()
+        await publisher.closed()
+        publisher = await durable(node, "p")
+        publisher.send(Publish("t", b"x", 1, packet_id=7, dup=True))
+        assert await publisher.expect(PubAck) == PubAck(7)
+        assert (await live.expect(Publish)).payload == b"x"
+
+
 @pytest.mark.parametrize("is_will", [False, True])
 @on_loop
 async def test_a_will_or_delayed_message_that_was_not_committed_comes_again_only_to_who_lacks_it(
