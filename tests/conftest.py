@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -24,20 +23,23 @@ os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "support/spark_conf")
 
 gc.disable()  # collections among what collecting tests imports find next to nothing, and take a tenth of the time
 
-_paho_stops = paho.Client.loop_stop
+_paho_pair = paho._socketpair_compat
 
 
-def _stop_and_close(client: paho.Client) -> Any:
-    """Close the socket pair that paho leaves to its finalizer: Python's would warn first, in some later test. It cannot
-    be closed at the end of paho's thread, since another thread may still call ``disconnect``."""
-    thread = client._thread
-    stopped = _paho_stops(client)
-    if thread is not threading.current_thread():
-        client._reset_sockets(sockpair_only=True)
-    return stopped
+class _Waker(socket.socket):
+    """One of the two sockets with which paho wakes its own loop, and which it leaves to the finalizer of its client.
+    In a cycle the collector may come to them first, and Python's own would warn then, in some later test."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
-paho.Client.loop_stop = _stop_and_close  # type: ignore[method-assign, assignment]
+def _wakers() -> tuple[socket.socket, socket.socket]:
+    one, two = _paho_pair()
+    return _Waker(fileno=one.detach()), _Waker(fileno=two.detach())
+
+
+paho._socketpair_compat = _wakers
 
 SCRATCH = [Path(gettempdir())]
 

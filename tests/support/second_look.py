@@ -39,6 +39,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Name a test that fails at once: a long run is not over for a while."""
     if report.failed and _reporters[0] is not None:
         _reporters[0].write_line(f"\nFAILED {report.nodeid}", red=True)
+        for cause in _causes(report.longreprtext):
+            _reporters[0].write_line(cause)
+
+
+def _causes(text: str) -> list[str]:
+    """Of a group of exceptions, what each says: the summary names the group only."""
+    return [
+        line
+        for line in text.splitlines()
+        if "Warning: " in line and "exception warnings" not in line
+    ]
 
 
 def pytest_internalerror(excrepr: Any) -> None:

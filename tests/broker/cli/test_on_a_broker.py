@@ -16,6 +16,7 @@ import pytest
 from broker.cli import exit_codes
 from broker.cli.main import main
 from tests.support.node import TOKEN, Node, running
+from tests.support.processor import is_within
 
 _SECRET = "not-to-be-shown-anywhere-0123456789"
 _CONFIG = f"""
@@ -208,12 +209,15 @@ def test_the_version(run: Callable[..., str]) -> None:
 
 def _completed(line: str, environ: dict[str, str]) -> tuple[list[str], float]:
     """What a shell is offered after a line, and the processor seconds that took."""
-    asked = {
+    return _timed([], environ | _completing(line))
+
+
+def _completing(line: str) -> dict[str, str]:
+    return {
         "_SLUICE_COMPLETE": "complete_bash",
         "COMP_WORDS": line,
         "COMP_CWORD": str(line.count(" ")),
     }
-    return _timed([], environ | asked)
 
 
 def _timed(words: list[str], environ: dict[str, str]) -> tuple[list[str], float]:
@@ -230,7 +234,7 @@ def _timed(words: list[str], environ: dict[str, str]) -> tuple[list[str], float]
 
 
 def test_help_and_completion_are_quick(node: Node, run: Callable[..., str], tmp_path: Path) -> None:
-    """300 and 200 ms of a processor. Where others share its core it takes longer, so the best of some tries counts."""
+    """300 and 200 ms of a processor; the best of some tries, of which others that share its core spoil most."""
     Path("rule.conf").write_text(RULE)
     run("rules", "apply", "-f", "rule.conf")
     environ = {
@@ -242,8 +246,11 @@ def test_help_and_completion_are_quick(node: Node, run: Callable[..., str], tmp_
         assert offered == ["warm"]
         assert _completed("sluice rules sh", environ)[0] == ["show"]
         assert "Error" not in "".join(_timed(["--help"], environ)[0])
-    assert min(_completed("sluice rules show w", environ)[1] for _ in range(4)) < 0.3 * _OTHERS
-    assert min(_timed(["--help"], environ)[1] for _ in range(4)) < 0.2 * _OTHERS
+    for most_s, words, asked in (
+        (0.3, [], _completing("sluice rules show w")),
+        (0.2, ["--help"], {}),
+    ):
+        assert any(is_within(_timed(words, environ | asked)[1], most_s * _OTHERS) for _ in range(4))
 
 
 def test_repeated_refusals_are_one_line_of_the_log(node: Node, run: Callable[..., str]) -> None:
