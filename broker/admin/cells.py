@@ -11,11 +11,25 @@ from typing_extensions import TypedDict
 from broker.observe.metrics import Metrics
 
 
+class Arrival(TypedDict):
+    """Contents of a cell that left the `machine` for another one: the clients that were disconnected, and the
+    sessions and the messages in store for them that it had after that. `expired_sessions` have ended since, as their
+    clients stayed away for too long; `lost_sessions` and `lost_messages` were not there."""
+
+    machine: str
+    clients: int
+    sessions: int
+    messages: int
+    expired_sessions: int
+    lost_sessions: int
+    lost_messages: int
+
+
 class CellRow(TypedDict):
     """A cell: one process of the broker. A cell that is `away` does not answer, and only its number is known. `links`
     counts the connections to other cells that are up. In a cluster with `cluster.nats`, `machine` is the one that runs
     it, `copies` counts the other machines whose copies of its store follow, and its commit log there has
-    `log_bytes`."""
+    `log_bytes`. `arrival` is there if it has moved since it started."""
 
     number: int
     machine: str | None
@@ -29,6 +43,7 @@ class CellRow(TypedDict):
     links: int | None
     copies: int | None
     log_bytes: int | None
+    arrival: Arrival | None
 
 
 class CopiesOfCell(NamedTuple):
@@ -48,17 +63,22 @@ class CellService:
         status: Callable[[], Mapping[str, Any]],
         metrics: Metrics,
         copies: Callable[[], CopiesOfCell] | None = None,
+        arrival: Callable[[], Arrival | None] = lambda: None,
     ) -> None:
         self._number = number
         self._status = status
         self._metrics = metrics
         self._copies = copies
+        self._arrival = arrival
 
     def rows(self) -> list[CellRow]:
         """The row of this cell; the front joins those of all."""
         status = self._status()
         health = status["health"]
         copies = None if self._copies is None else self._copies()
+        arrival = self._arrival()
+        if arrival is not None:
+            arrival = {**arrival, "expired_sessions": int(self._metrics.value("sessions_expired"))}
         return [
             {
                 "number": self._number,
@@ -73,5 +93,6 @@ class CellService:
                 "links": int(self._metrics.value("cell_links_up")),
                 "copies": None if copies is None else copies.copies,
                 "log_bytes": None if copies is None else copies.log_bytes,
+                "arrival": arrival,
             }
         ]

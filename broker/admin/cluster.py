@@ -6,6 +6,8 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+from broker.admin.cells import Arrival
+
 
 class MachineRow(TypedDict):
     """A machine of the cluster. The cells from `first_cell` to `last_cell` are its own by the section `cluster` (null
@@ -38,7 +40,25 @@ class SlotRow(TypedDict):
     mqtt: str | None
 
 
-class Rebalanced(TypedDict):
-    """The cells that move now, by number, and the machine that each goes to."""
+class Move(TypedDict):
+    """A cell that has moved, and its contents (`Arrival`): null where it did not leave in order but was taken
+    over, or has ended since."""
 
-    cells: dict[str, str]
+    cell: int
+    machine: str | None
+    arrival: Arrival | None
+
+
+class Moves(TypedDict):
+    """The result of an order to move cells, with the numbers of all of them: clients that were disconnected, and
+    sessions and messages in store that came along, have expired, or were lost. Sessions in memory are lost, as with any
+    restart. `uncounted` are the cells that were taken over, or have ended since: nothing is known of these."""
+
+    cells: list[Move]
+    clients: int
+    sessions: int
+    messages: int
+    expired_sessions: int
+    lost_sessions: int
+    lost_messages: int
+    uncounted: int

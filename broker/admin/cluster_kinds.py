@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from broker.core.resources import Command, Parameter, Resource, Verb
+from broker.core.resources import Command, Job, Parameter, Resource, Verb
 
 _ABOUT = "The machines of a broker that runs on several."
 _MACHINE = Parameter(
@@ -20,19 +21,50 @@ _CELL = Parameter(
     most=1023,
     help="Number of the cell.",
 )
+_WAIT = Parameter(
+    name="wait_s", type="duration", default=0, least=0, most=86_400, option="--wait DURATION",
+    text="Seconds before the first cell leaves. `/readyz` of the machine answers 503 from the start, so that load "
+    "balancers send it no more clients.",
+    help="Time before the first cell leaves, as 60s, in which /readyz answers 503.", offered="0s",
+)  # fmt: skip
+_PAUSE = Parameter(
+    name="pause_s", type="duration", default=0, least=0, most=86_400, option="--pause DURATION",
+    text="Seconds between two cells.", help="Time between two cells, as 30s.", offered="0s",
+)  # fmt: skip
+_ANSWER = "broker.admin.cluster:Moves"
 
 
-def _order(id: str, word: str, text: str, offered: str, *problems: int, **more: Any) -> Verb:
+def _job(kind: str, passes: Sequence[str] = ("id", "order", "advance", "is_paused")) -> Job:
+    """Work that continues where the first cell comes to run."""
+    return Job(
+        kind=kind,
+        unit="cells",
+        plan=f"begin_{kind}",
+        total="total",
+        order=f"{kind}_order",
+        passes=passes,
+    )
+
+
+def _order(
+    id: str,
+    word: str,
+    text: str,
+    offered: str,
+    takes: Sequence[Parameter] = (),
+    call: str = "",
+    **more: Any,
+) -> Verb:
     """An order to a machine, or about it."""
     return Verb(
         id=id,
         text=text,
-        call=word,
+        call=call or word,
         method="POST",
         path="/{name}:" + word,
-        takes=(_MACHINE,),
-        answer="broker.admin.cluster:MachineRow",
-        problems=(404, 409, 503, *problems),
+        takes=(_MACHINE, *takes),
+        answer=_ANSWER if "job" in more else "broker.admin.cluster:MachineRow",
+        problems=(404, 409, 503),
         does="change",
         offered=offered,
         **more,
@@ -82,6 +114,7 @@ RESOURCES = (
     ),
     Resource(
         name="machine",
+        area="operations",
         path="/cluster/machines",
         menu="Diagnose",
         tag="System",
@@ -114,17 +147,40 @@ RESOURCES = (
                 call="rebalance",
                 method="POST",
                 path=":rebalance",
-                answer="broker.admin.cluster:Rebalanced",
+                takes=(_PAUSE,),
+                answer=_ANSWER,
                 problems=(409, 503),
                 does="change",
+                job=_job("rebalance"),
+                command=Command(
+                    name="rebalance",
+                    help="Give each cell to its own machine again, one after the other.\n\nIt waits until they run "
+                    "there. Cells of a machine that was forgotten are spread over the others. Ctrl-C stops waiting "
+                    "only: it is a job of the broker.",
+                    follows="rebalance",
+                    show="broker.cli.cluster:moved",
+                ),
             ),
             _order(
                 "drainMachine",
                 "drain",
                 "Drain a machine. It gives its cells to the machines with the newest copies, one after the "
                 "other, and gets none back until it is resumed, not even after a restart. Clients of a cell that moves "
-                "are disconnected, and connect again.",
+                "are disconnected, and connect again. The job continues where the first cell comes to run. While it is "
+                "paused, the other cells stay; where it is canceled, the machine is resumed.",
                 "state=running",
+                (_WAIT, _PAUSE),
+                job=_job("drain"),
+                command=Command(
+                    name="drain",
+                    help="Give the cells of a machine to others, and wait until it runs none.\n\nIt gets none back "
+                    "until 'sluice cluster resume'. Clients of a cell that moves are disconnected, and connect again. "
+                    "Ctrl-C stops waiting only: it is a job of the broker, which 'sluice jobs' pauses, and cancels by "
+                    "resuming the machine.",
+                    follows="drain",
+                    show="broker.cli.cluster:moved",
+                    known="sluice cluster machines",
+                ),
             ),
             _order(
                 "resumeMachine",
@@ -143,8 +199,10 @@ RESOURCES = (
                 "take",
                 "Move a cell to a machine, which has a copy of it. It stays there, and comes back there after a "
                 "restart, until it is moved again or the cluster is rebalanced. Its clients are disconnected, and "
-                "connect again.",
+                "connect again. Canceling the job ends waiting only.",
                 "state=running",
+                call="move",
+                job=_job("move", ("id", "order", "advance")),
                 body=(_CELL,),
                 body_text="Which cell.",
             ),

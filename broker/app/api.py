@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -143,9 +144,9 @@ class Api:
         if self._files is not None:
             self._files.start()
             self._following = asyncio.create_task(self._follow_front(), name="files of cell 0")
+        context.jobs.start_again()  # a request that is answered finds them
         for server in servers:
             await server.start()
-        context.jobs.start_again()
         await asyncio.to_thread(lazy_module.import_all)
         self._node.server.set_aside()
         _log.info("node.complete")
@@ -175,8 +176,11 @@ class Api:
                     self._reload,
                     context.streams,
                     context.backups,
+                    self._alarm_of_configuration,
+                    context.version,
                 )
                 context.faces = self._faces
+                context.cluster.rows = partial(self._faces.rows_of, context.cells.rows)
                 context.saved_files = saved_files(self._node.data_dir)
                 context.machine = self._place.here
             elif 0 not in self._place.near:
@@ -184,6 +188,14 @@ class Api:
                 self._reload.fetch = self._files.fetch
         app = features.load(features.API_APPLICATION)(context)
         return self._servers(app), context
+
+    def _alarm_of_configuration(self, cell: int, is_raised: bool, why: str) -> None:
+        self._node.alarms.set(
+            f"configuration_differs:{cell}",
+            is_raised,
+            f"cell {cell} has another configuration than cell 0: {why}",
+            cell=cell,
+        )
 
     def _servers(self, app: Any) -> list[Any]:
         make = features.load(features.API_SERVER)
@@ -234,10 +246,13 @@ def context_of(node: Node, reload: ConfigReload, number: int = 0) -> Any:
         contributors=node.services.contributors,
         publisher=node.server.publisher,
         status=status.read,
-        cells=CellService(number, status.read, node.metrics, node.copies_of_cell),
+        cells=CellService(
+            number, status.read, node.metrics, node.copies_of_cell, lambda: node.arrival
+        ),
         cluster=ClusterService(
             None if node.steering is None else node.steering.place,
             lambda cell: node.links is not None and node.links.has(cell),
+            node.clock,
         ),
         metrics_text=lambda: exposition(node.metrics),
         streams=StreamRecords(node.streams, node.tails, node.ranges),

@@ -19,7 +19,7 @@ from broker.admin.applied import AppliedObjects
 from broker.admin.audit_log import AuditLog
 from broker.admin.backups import Backups
 from broker.admin.captures import Captures
-from broker.admin.cells import CopiesOfCell
+from broker.admin.cells import Arrival, CopiesOfCell
 from broker.admin.delayed import DelayedService
 from broker.admin.impact import ClientImpact
 from broker.admin.named_secrets import NamedSecrets
@@ -189,6 +189,8 @@ class Node:
         self.config = config
         self.data_dir = data_dir
         self.steering = steering
+        self.arrival: Arrival | None = None
+        """The contents of this cell when it came to its machine; None where it did not move."""
         self.copies_of_cell: Callable[[], CopiesOfCell] | None = None
         place = None if steering is None else steering.place
         self.own_dir = data_dir if place is None else directory_of(data_dir, place)

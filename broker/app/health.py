@@ -66,7 +66,8 @@ class NodeHealth:
         """Reason why the node should get no traffic now, or None."""
         if self._server.hub.context.is_stopping:
             return "stopping"
-        if self._server.is_parting:
+        place = self._server.hub.context.place
+        if self._server.is_parting or (place is not None and place.is_parting):
             return "its clients are moving to another machine"
         if not self._server.is_loaded:
             return "the store is being loaded"

@@ -19,6 +19,7 @@ from broker.app.cell_command import become_supervisor
 from broker.app.loops import end_without_blocked_threads, run
 from broker.app.reload import ConfigReload, overrides_of
 from broker.app.settings import NodeSettings
+from broker.cluster.arrival import arrived, leave
 from broker.cluster.directories import cell_directory, check_count, directory_of
 from broker.cluster.replication import Replication, replication_of
 from broker.cluster.settings import ClusterSettings
@@ -227,6 +228,11 @@ async def start(
         started.push_async_callback(links.stop)
     bound = await node.server.start(None if links is None else links.join)
     late.cancel()
+    if steering is not None and steering.place.owners is not None:
+        values = node.services.storage.values
+        here = steering.place.here
+        node.arrival = arrived(values, node.server, here)
+        started.callback(leave, values, node.server, here)
     mqtt_address = address_text(*bound[0]) if bound else "none"
     own = config.get("node", NodeSettings)
     if steering is not None:

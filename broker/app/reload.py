@@ -13,7 +13,8 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, NamedTuple
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
 
 from broker.admin.access import USERS
 from broker.admin.audit_log import AuditRecord, change_of
@@ -33,6 +34,7 @@ from broker.config.root import (
 )
 from broker.config.sections import Change, FileSection
 from broker.connection.settings import FIXED_SETTINGS
+from broker.core import jsontext
 from broker.core.errors import ConfigError, Conflict, SluiceError
 from broker.core.kinds import Kind, kind_at, kinds
 from broker.core.objects import Spec
@@ -42,6 +44,17 @@ from broker.observe.log import get_logger, setup
 _log = get_logger(__name__)
 
 Apply = Callable[[Any], None]
+# Sections that may differ between the machines of a cluster.
+_OF_MACHINE: Final = frozenset(
+    ("allowed", "api", "cluster", "lake", "listeners", "log", "node", "overload", "range_server", "store", "telemetry")
+)  # fmt: skip
+
+
+def _digest(config: Config, objects: Mapping[str, Sequence[Spec]]) -> str:
+    settings = {
+        name: value for name, value in config.effective().items() if name not in _OF_MACHINE
+    }
+    return sha256(jsontext.encode([settings, objects])).hexdigest()
 
 
 class _ChangedSection(NamedTuple):
@@ -67,6 +80,7 @@ class ConfigReload:
         self._in_force = dict(node.config.sections)
         self._at_start = node.config
         self._one_at_a_time = asyncio.Lock()
+        self._digested: tuple[Config | None, int, str] = None, 0, ""
         self.fetch: Callable[[], Awaitable[None]] | None = None
         """Brings the files of the first cell here, in a cell of another machine."""
         hub = node.server.hub
@@ -161,6 +175,22 @@ class ConfigReload:
             self._node.config = config
             if failed:
                 raise Conflict("; ".join(failed))
+
+    async def digest(self) -> str:
+        """Digest of the active settings and objects, but for those that each machine has of its own, and secrets
+        that are settings. Cells that have taken over the same configuration have the same."""
+        config = self._node.config
+        sections = self._node.sections
+        if (config, sections.changes) != self._digested[:2]:
+            changes = sections.changes
+            objects = {
+                name: specs
+                for name, specs in sections.all().items()
+                if name.partition(".")[0] not in _OF_MACHINE
+            }
+            digest = await asyncio.to_thread(_digest, config, objects)
+            self._digested = config, changes, digest
+        return self._digested[2]
 
     async def committed(self) -> None:
         """Wait until all that changed here is committed. Raises ``Unavailable``."""

@@ -4,8 +4,7 @@ that move."""
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,15 +14,12 @@ from broker.cli import exit_codes
 from broker.cli.client import name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, no_heading
-from broker.cli.jobs import Progress
+from broker.cli.jobs import follow
 from broker.cli.output import print_columns, print_line, say
+from broker.cli.resources import DetachOption
 from broker.core.kinds import counted
 
-_POLL_S: Final = 0.25
-# Seconds without an answer of the API, which moves with the first cell.
-_SILENT_S: Final = 20.0
-
-_Detach = Annotated[bool, typer.Option("--detach", help="Do not wait until cells have moved.")]
+_COUNTED: Final = ("session", "message")
 
 
 def add_to(commands: typer.Typer) -> None:
@@ -206,24 +202,6 @@ def add_to(commands: typer.Typer) -> None:
         if problems:
             raise CommandError("; ".join(problems), exit_codes.CHECK_SAID_NO)
 
-    @command(commands, "drain", known="sluice cluster machines")
-    def drain(
-        call: Call,
-        name: Annotated[
-            str, typer.Argument(help="Its name, as 'sluice cluster machines' shows it.")
-        ],
-        detach: _Detach = False,
-    ) -> None:
-        """Give the cells of a machine to others, and wait until it runs none.
-
-        It gets none back until 'sluice cluster resume'. Clients of a cell that moves are disconnected, and connect
-        again. Ctrl-C stops waiting only.
-        """
-        row = call.api.post(f"{name_path('/cluster/machines', name)}:drain")
-        if not detach:
-            row = _drained(call, row)
-        call.show(row, f"machine {name} is {row['state']}")
-
     @command(commands, "move", known="sluice cluster machines")
     def move(
         call: Call,
@@ -231,29 +209,37 @@ def add_to(commands: typer.Typer) -> None:
         name: Annotated[
             str, typer.Argument(help="The machine's name, as 'sluice cluster machines' shows it.")
         ],
-        detach: _Detach = False,
+        detach: DetachOption = False,
     ) -> None:
         """Move a cell to a machine that has a copy of it, and wait until it runs there.
 
         It stays there, also across restarts, until 'sluice cluster rebalance'. Its clients are disconnected, and
         connect again. Ctrl-C stops waiting only.
         """
-        row = call.api.post(f"{name_path('/cluster/machines', name)}:take", {"cell": cell})
-        if not detach and cell not in row["cells"]:
-            row = next(row for row in _moved(call, {cell: name}) if cell in row["cells"])
-        text = f"cell {cell} {'moves to' if detach else 'runs on'} machine {row['name']}"
-        call.show(row, text)
+        path = f"{name_path('/cluster/machines', name)}:take"
+        job = call.api.post(path, {"cell": cell}, prefer="respond-async")
+        follow(call, job, "move", detach, moved)
 
-    @command(commands, "rebalance")
-    def rebalance(call: Call, detach: _Detach = False) -> None:
-        """Give each cell to its own machine again, and wait until it runs there.
 
-        Cells of a machine that was forgotten are spread over the others. Ctrl-C stops waiting only.
-        """
-        answer = call.api.post("/cluster/machines:rebalance")
-        if not detach:
-            _moved(call, {int(cell): name for cell, name in answer["cells"].items()})
-        call.show(answer, f"{counted(len(answer['cells']), 'cell')} moved")
+def moved(report: Mapping[str, Any]) -> str:
+    """The result of an order to move cells, as a line."""
+    cells = report["cells"]
+    if not cells:
+        return "no cell had to move"
+    places = ", ".join(f"{move['cell']} to {move['machine'] or 'a machine'}" for move in cells)
+    came = ", ".join(counted(report[f"{noun}s"], noun) for noun in _COUNTED)
+    parts = [
+        f"{counted(len(cells), 'cell')} moved ({places})",
+        f"{came} came with them",
+        f"{counted(report['clients'], 'client')} had to connect again",
+    ]
+    if report["expired_sessions"]:
+        parts.append(f"{counted(report['expired_sessions'], 'session')} expired")
+    lost = [counted(report[f"lost_{noun}s"], noun) for noun in _COUNTED if report[f"lost_{noun}s"]]
+    parts.append(f"{' and '.join(lost)} lost" if lost else "nothing was lost")
+    if report["uncounted"]:
+        parts.append(f"{counted(report['uncounted'], 'cell')} taken over, and not counted")
+    return "; ".join(parts)
 
 
 def _problems(
@@ -275,57 +261,3 @@ def _problems(
         if following < enough
     ]
     return problems
-
-
-def _polled(call: Call) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """The machines, again and again. With the cell that serves the API, answers fail for a while."""
-    silent_s = time.monotonic()
-    while True:
-        time.sleep(_POLL_S)
-        try:
-            rows = call.api.get("/cluster/machines")["items"]
-        except CommandError as error:
-            if time.monotonic() - silent_s > _SILENT_S:
-                hint = "ask another machine, with --url: this one may no longer run a cell"
-                raise CommandError(str(error), error.exit_code, hint=hint) from error
-            continue
-        silent_s = time.monotonic()
-        yield rows
-
-
-def _drained(call: Call, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row of a machine once it runs no cell."""
-    name, total = row["name"], len(row["cells"])
-    was_draining = False
-    polled = _polled(call)
-    with Progress(total, "cells") as progress:
-        # other machines see half a second later that it is draining
-        while row["state"] != "drained" and not (was_draining and row["state"] == "running"):
-            row = _row_of(name, next(polled))
-            was_draining = was_draining or row["state"] == "draining"
-            progress.show(total - len(row["cells"]))
-    return row
-
-
-def _row_of(name: str, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    row = next(machine for machine in rows if machine["name"] == name)
-    if row["state"] == "away":
-        raise CommandError(f"machine {name} is away: others take its cells over")
-    return row
-
-
-def _moved(call: Call, moves: Mapping[int, str]) -> Sequence[Mapping[str, Any]]:
-    """The machines once cells run where they move to, or where another order has sent them since."""
-    polled = _polled(call)
-    with Progress(len(moves), "cells") as progress:
-        while True:
-            rows = next(polled)
-            left = dict(moves)
-            for row in rows:
-                for cell in set(row["cells"]) & set(row["home_cells"]):
-                    left.pop(cell, None)
-            for name in set(left.values()):
-                _row_of(name, rows)
-            progress.show(len(moves) - len(left))
-            if not left:
-                return rows

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.cli import exit_codes
 from broker.cli.client import ApiClient, name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError
@@ -16,6 +17,7 @@ from broker.cli.output import print_line
 
 _POLL_S = 0.25
 _SAY_EVERY_S = 10.0
+_SILENT_S = 20.0
 _KNOWN = "sluice jobs ls"
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Its identifier.")]
 
@@ -49,11 +51,20 @@ def follow(
 
 
 def followed(client: ApiClient, path: str, job: dict[str, Any]) -> dict[str, Any]:
-    """The job at a path of the API once it is over; its progress is shown until then."""
+    """The job at a path of the API once it is over; its progress is shown until then. The API may be away for a while:
+    the broker starts again, or its first cell moves."""
+    heard_s = time.monotonic()
     with Progress(job["progress"]["total"], job["progress"]["unit"]) as progress:
         while job["state"] in ("running", "paused"):
             time.sleep(_POLL_S)
-            job = client.get(path)
+            try:
+                job = client.get(path)
+            except CommandError as error:
+                is_away = error.exit_code in (exit_codes.NOT_REACHABLE, exit_codes.FAILED)
+                if not is_away or time.monotonic() - heard_s > _SILENT_S:
+                    raise
+                continue
+            heard_s = time.monotonic()
             progress.show(job["progress"]["done"], job["rate"])
     return job
 

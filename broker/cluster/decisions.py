@@ -102,10 +102,15 @@ def leaves_for(views: Views, cell: int) -> str:
 
 
 def is_leaving(views: Views, cell: int, runner: str) -> bool:
-    """True if a cell is about to move from the machine that runs it."""
+    """True if a cell is about to move from the machine that runs it. Where all machines are drained, none does."""
     state = views.states[runner]
     home = views.homes[cell]
-    return views.is_out(runner) or state.is_leaving or (home != runner and home in views.states)
+    is_taken = any(not (views.is_out(name) or one.is_leaving) for name, one in views.states.items())
+    return (
+        state.is_leaving
+        or (views.is_out(runner) and is_taken)
+        or (home != runner and home in views.states)
+    )
 
 
 def is_held(views: Views, cell: int, machines: Sequence[str]) -> bool:

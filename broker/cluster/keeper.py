@@ -48,7 +48,7 @@ from broker.cluster.decisions import (
     yields,
 )
 from broker.cluster.directories import cell_directory, copied, copy_directory
-from broker.cluster.keeping import Asked, Orders, State, Told, server_of_keeper
+from broker.cluster.keeping import ALL, Asked, Orders, State, Told, server_of_keeper
 from broker.cluster.nats.board import ORDERS, Board
 from broker.cluster.nats.log import NatsLog
 from broker.cluster.owners import owners_in
@@ -68,7 +68,7 @@ _CLOSED_S: Final = 5.0
 # Files of the run directory: locked by the keeper, and the life of the one that began last.
 _LOCK: Final = "keeper.lock"
 _LIFE: Final = "keeper"
-# File of the data directory of a machine that is drained.
+# File of the data directory of a machine that is drained; in it the number of cells that it may still give, if not all.
 _DRAINED: Final = "drained"
 # Rounds without a word after which a machine is silent; only those count in which this one could write.
 _SILENT: Final = 8
@@ -159,6 +159,8 @@ class Keeper:
         self._is_leaving = False
         self._drained = data_dir / _DRAINED
         self._is_drained = self._drained.exists()
+        self._gives = int(self._drained.read_text() or ALL) if self._is_drained else ALL
+        """Number of cells that this machine may still give to others while it is drained."""
         self._is_orphan = False
         self._left_s = 0.0
         self._said = ""
@@ -209,8 +211,10 @@ class Keeper:
         """What all machines write, once an order is carried out (``server_of_keeper``)."""
         try:
             match asked.verb:
-                case "drain" | "resume":
-                    self._drain(is_drained=asked.verb == "drain")
+                case "drain":
+                    self._drain(asked.gives)
+                case "resume":
+                    self._resume()
                 case "take" | "rebalance" | "forget":
                     self._order_all(asked)
         except OSError as error:
@@ -248,17 +252,26 @@ class Keeper:
         states[self._own] = replace(own, runs=sorted(self._runs), is_drained=self._is_drained)
         return states
 
-    def _drain(self, *, is_drained: bool) -> None:
-        if not is_drained and self._own in self._orders.forgotten:
-            self._change(self._with_own)
-        if is_drained:
-            self._drained.touch()
-        else:
-            self._drained.unlink(missing_ok=True)
+    def _drain(self, gives: int) -> None:
+        self._drained.write_text("" if gives == ALL else str(gives))
         with self._lock:
-            self._is_drained = is_drained
+            was_drained = self._is_drained
+            self._is_drained = True
+            self._gives = gives
+            if not was_drained:
+                self._follows.clear()
+        if not was_drained:
+            _log.info("machine.drained")
+
+    def _resume(self) -> None:
+        if self._own in self._orders.forgotten:
+            self._change(self._with_own)
+        self._drained.unlink(missing_ok=True)
+        with self._lock:
+            self._is_drained = False
+            self._gives = ALL
             self._follows.clear()
-        _log.info("machine.drained" if is_drained else "machine.resumed")
+        _log.info("machine.resumed")
 
     def _with_own(self, orders: Orders) -> Orders:
         """This machine was forgotten, and has its cells again."""
@@ -311,7 +324,9 @@ class Keeper:
             else:
                 if asked.verb == "forget" and name not in forgotten:
                     forgotten.append(name)
-                if asked.verb == "rebalance":
+                if asked.verb == "rebalance" and cell >= 0:
+                    homes.pop(cell, None)
+                elif asked.verb == "rebalance":
                     homes.clear()
                 homes = dict(
                     spread({**self._first_homes, **homes}, self._copied(states), forgotten)
@@ -492,7 +507,8 @@ class Keeper:
             self._part_with_copies(views)
             self._tell_expected()
             for cell in self._homes:
-                if runner := reached_at(views, cell):
+                runs_here = cell in self._runs and cell not in self._wanted
+                if runner := self._own if runs_here else reached_at(views, cell):
                     leaves = LEAVES if is_leaving(views, cell, runner) else 0
                     self._owners[cell] = self._places[runner] | leaves
 
@@ -600,12 +616,15 @@ class Keeper:
         if cell in self._runs:
             self._alone.pop(cell, None)
             waits = self._is_moving(views) or self._has_to_be_last(cell)
+            waits = waits or (self._is_drained and self._gives == 0)
             other = "" if waits else leaves_for(views, cell)
             self._follows[cell] = self._follows.get(cell, 0) + 1 if other else 0
             if self._follows[cell] == _FOLLOWS and not self._is_orphan:
                 _log.info("cell.leaves", cell=cell, machine=other)
                 self._order(f"stop {cell}")
                 self._stopping = cell
+                if self._is_drained and self._gives > 0:
+                    self._gives -= 1
             return
         if runner_of(views, cell) or self._is_leaving or self._is_orphan:
             self._alone.pop(cell, None)

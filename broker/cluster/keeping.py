@@ -53,15 +53,19 @@ class Orders(msgspec.Struct, frozen=True):
     forgotten: list[str] = []
 
 
+ALL: Final = -1
 Verb = Literal["show", "drain", "resume", "take", "rebalance", "forget"]
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A question to a keeper; the ``machine`` and the ``cell`` are those of an order that is about them."""
+    """A question to a keeper; the ``machine`` and the ``cell`` are those of an order that is about them. A machine that
+    is to be drained ``gives`` so many of its cells until the next order; -1 for all. Only the ``cell`` is rebalanced
+    where there is one."""
 
     verb: Verb
     machine: str = ""
     cell: int = -1
+    gives: int = ALL
 
 
 class Told(msgspec.Struct, frozen=True):

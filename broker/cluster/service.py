@@ -1,26 +1,73 @@
-"""The machines of a cluster for the API: what they run, and orders to them."""
+"""The machines of a cluster for the API: what they run, and orders to them.
+
+A keeper carries an order out; what is in hand with it (when, how fast, when it is over) is a job of the first cell. Its
+order is in the store of that cell, so that it goes on where that cell comes to run.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, Literal
 
-from broker.admin.cluster import MachineRow, Rebalanced, SlotRow
-from broker.cluster.keeping import SHOW, Asked, State, Told, Verb, ask
+from typing_extensions import TypedDict
+
+from broker.admin.cells import Arrival, CellRow
+from broker.admin.cluster import MachineRow, Move, Moves, SlotRow
+from broker.cluster.decisions import spread
+from broker.cluster.keeping import ALL, SHOW, Asked, State, Told, ask
 from broker.core.cells import Machine, Place, Slots
+from broker.core.clock import Clock, SystemClock
 from broker.core.errors import Conflict, NotFound, Unavailable, did_you_mean
 from broker.core.hosts import address_text
+from broker.core.kinds import counted
+from broker.core.objects import Spec
+
+_LOOK_S: Final = 0.25
+# Seconds for which cells that have moved are waited for, to be asked what came with them.
+_ARRIVED_S: Final = 20.0
+# Seconds without a machine after which those who wait for it are told that it is away.
+_AWAY_S: Final = 10.0
+_SECOND_NS: Final = 1_000_000_000
+
+Advance = Callable[[int], bool]
+
+
+class Plan(TypedDict):
+    """The cells that are to move, each with the machine that it goes to, where that is known; and their number."""
+
+    cells: dict[str, str]
+    total: int
+
+
+def _plan(cells: Mapping[int, str]) -> Plan:
+    return {"cells": {str(cell): name for cell, name in cells.items()}, "total": len(cells)}
+
+
+def _is_there(row: CellRow | None) -> bool:
+    return row is not None and row["state"] == "running"
+
+
+async def _no_rows(cells: Sequence[int]) -> list[CellRow | None]:
+    return [None] * len(cells)
 
 
 class ClusterService:
     """``place`` is that of this cell, None in a broker of one process. ``is_linked`` tells if another cell answers."""
 
-    def __init__(self, place: Place | None, is_linked: Callable[[int], bool]) -> None:
+    def __init__(
+        self, place: Place | None, is_linked: Callable[[int], bool], clock: Clock | None = None
+    ) -> None:
         self._place = place
         self._is_linked = is_linked
+        self._clock = clock or SystemClock()
         self._ordering = asyncio.Lock()
         """Held from the check of an order to its answer."""
+        self._at_work: dict[str, tuple[str, str]] = {}
+        """Kind of the order and its machine, by the identifier of the job."""
+        self.rows: Callable[[Sequence[int]], Awaitable[list[CellRow | None]]] = _no_rows
+        """What cells show of themselves; set in the first cell."""
 
     async def machines(self) -> list[MachineRow]:
         """The machines, in the order of their cells.
@@ -33,46 +80,247 @@ class ClusterService:
             return []
         if place.owners is None:
             return [self._row(machine, self._fixed_state(machine)) for machine in place.machines]
-        told = await asyncio.to_thread(ask, place.run, place.machine, SHOW)
-        if told.problem:
-            raise Unavailable(f"the state of the machines is not known: {told.problem}")
+        told = await self._told(place, "", SHOW)
         return [
             self._row(machine, told.machines.get(machine.name), told) for machine in place.machines
         ]
 
-    async def drain(self, name: str) -> MachineRow:
-        """Have a machine give its cells to others, one after the other.
+    async def resume(self, name: str) -> MachineRow:
+        """Have a machine take its cells again.
 
         Raises:
             NotFound: there is no such machine.
-            Conflict: no other machine could take its cells.
+            Conflict: cells cannot move.
             Unavailable: it does not answer.
         """
-        return await self._ordered(name, "drain")
-
-    async def resume(self, name: str) -> MachineRow:
-        """Have a machine take its cells again. Raises as ``drain``."""
-        return await self._ordered(name, "resume")
-
-    async def take(self, name: str, cell: int) -> MachineRow:
-        """Have a machine run a cell from now on. Raises as ``drain``."""
-        return await self._ordered(name, "take", cell)
+        return self._told_row(name, await self._ordered(name, Asked("resume", name)))
 
     async def forget(self, name: str) -> MachineRow:
-        """Expect a machine that is away no more, and give its cells to others permanently. Raises as ``drain``."""
-        return await self._ordered(name, "forget")
+        """Expect a machine that is away no more, and give its cells to others permanently. Raises as ``resume``."""
+        return self._told_row(name, await self._ordered(name, Asked("forget", name)))
 
-    async def rebalance(self) -> Rebalanced:
-        """Give each cell to its own machine; those of machines that were forgotten to others.
+    # -- jobs --
+
+    async def begin_drain(self, name: str, wait_s: int, pause_s: int) -> Plan:
+        """Have a machine give its cells to others, none of them yet where there is a wait or a pause. Raises as
+        ``resume``, and ``Conflict`` where no other machine could take its cells, or another job moves them."""
+        self._check_alone("drain", name)
+        told = await self._ordered(
+            name, Asked("drain", name, gives=0 if wait_s or pause_s else ALL)
+        )
+        return _plan(dict.fromkeys(told.machines[name].runs, ""))
+
+    def drain_order(self, plan: Plan, wait_s: int, pause_s: int) -> Spec:
+        """A drain as it is kept until it is over."""
+        begins_ns = self._clock.now_ns() + wait_s * _SECOND_NS
+        return {"cells": plan["cells"], "begins_ns": begins_ns, "pause_s": pause_s}
+
+    async def drain(
+        self, id: str, name: str, order: Spec, advance: Advance, is_paused: Callable[[], bool]
+    ) -> Moves:
+        """See that a machine gives its cells away: the first one after the wait, each further one after a pause. Where
+        that is cancelled it is resumed.
 
         Raises:
-            Conflict: cells cannot move.
-            Unavailable: NATS does not take the order.
+            Conflict: it was resumed, or is away.
         """
-        told = await self._told(self._with_copies(), "", Asked("rebalance"))
-        runs = {cell: name for name, state in told.machines.items() for cell in state.runs}
-        moves = {cell: home for cell, home in told.homes.items() if runs.get(cell) != home}
-        return {"cells": {str(cell): home for cell, home in sorted(moves.items())}}
+        cells = [int(cell) for cell in order["cells"]]
+        pause_s = order["pause_s"]
+        wait_s = (order["begins_ns"] - self._clock.now_ns()) / _SECOND_NS
+        next_s = self._clock.monotonic_s() + wait_s
+        given: int | None = None
+        before = len(cells)
+        with self._working(id, "drain", name):
+            progress = self._looks(name, lambda: advance(len(cells) - before), asks_it=True)
+            async for told in progress:
+                state = told.machines[name]
+                if not state.is_drained:
+                    raise Conflict(f"machine {name!r} was resumed")
+                if len(state.runs) < before:
+                    before, given = len(state.runs), None
+                    next_s = max(next_s, self._clock.monotonic_s() + pause_s)
+                if not state.runs:
+                    break
+                is_time = self._clock.monotonic_s() >= next_s and not is_paused()
+                gives = (1 if pause_s else ALL) if is_time else 0
+                if gives != given:
+                    await self._insisted(name, Asked("drain", name, gives=gives))
+                    given = gives
+            else:
+                await self._insisted(name, Asked("resume", name))
+        return await self._moves(cells, name)
+
+    async def begin_move(self, name: str, cell: int) -> Plan:
+        """Have a cell belong to a machine. Raises as ``resume``."""
+        told = await self._ordered(name, Asked("take", name, cell))
+        return _plan({} if cell in told.machines[name].runs else {cell: name})
+
+    def move_order(self, cell: int) -> Spec:
+        """A move as it is kept until it is over."""
+        return {"cell": cell}
+
+    async def move(self, id: str, name: str, order: Spec, advance: Advance) -> Moves:
+        """Wait until a machine runs a cell.
+
+        Raises:
+            Conflict: another order has sent the cell elsewhere, or the machine is away.
+        """
+        cell: int = order["cell"]
+        async for told in self._looks(name, lambda: advance(0)):
+            if told.homes[cell] != name:
+                raise Conflict(
+                    f"cell {cell} belongs to machine {told.homes[cell]!r} by a later order"
+                )
+            if cell in told.machines[name].runs:
+                return await self._moves([cell])
+        return await self._moves([])
+
+    async def begin_rebalance(self) -> Plan:
+        """The cells that are not on the machine that they belong to by the section ``cluster``, or to which they were
+        spread since that one was forgotten. Raises as ``resume``, and ``Conflict`` where another job moves cells."""
+        self._check_alone("rebalance", "")
+        place = self._with_copies()
+        told = await self._told(place, "", SHOW)
+        first = {cell: machine.name for machine in place.machines for cell in machine.cells}
+        copied = {
+            cell: [name for name, one in told.machines.items() if cell in (*one.runs, *one.copies)]
+            for cell in first
+        }
+        runs = {cell: name for name, one in told.machines.items() for cell in one.runs}
+        homes = spread(first, copied, told.forgotten)
+        return _plan(
+            {
+                cell: home
+                for cell, home in sorted(homes.items())
+                if not runs.get(cell) == told.homes[cell] == home
+            }
+        )
+
+    def rebalance_order(self, plan: Plan, pause_s: int) -> Spec:
+        """A rebalance as it is kept until it is over."""
+        return {"cells": plan["cells"], "pause_s": pause_s}
+
+    async def rebalance(
+        self, id: str, order: Spec, advance: Advance, is_paused: Callable[[], bool]
+    ) -> Moves:
+        """Give each cell to its machine, one after the other, with a pause between them. Where that is cancelled, the
+        others stay where they are.
+
+        Raises:
+            Conflict: some have not moved, since their machine is away.
+        """
+        moved: list[int] = []
+        away: dict[str, list[str]] = {}
+        next_s = 0.0
+        with self._working(id, "rebalance", ""):
+            for cell, name in order["cells"].items():
+                is_ordered = False
+                try:
+                    async for told in self._looks(name, lambda: advance(len(moved))):
+                        if not is_ordered:
+                            if is_paused() or self._clock.monotonic_s() < next_s:
+                                continue
+                            await self._insisted("", Asked("rebalance", cell=int(cell)))
+                            is_ordered = True
+                        elif int(cell) in told.machines[name].runs:
+                            moved.append(int(cell))
+                            next_s = self._clock.monotonic_s() + order["pause_s"]
+                            break
+                    else:
+                        break
+                except Conflict:
+                    await self._insisted("", Asked("rebalance", cell=int(cell)))
+                    away.setdefault(name, []).append(cell)
+        if away:
+            name, cells = next(iter(away.items()))
+            raise Conflict(
+                f"machine {name!r} is away: it gets {counted(len(cells), 'cell')} ({', '.join(cells)}) when it is back"
+            )
+        return await self._moves(moved)
+
+    def _check_alone(self, kind: str, name: str) -> None:
+        for id, (other, machine) in self._at_work.items():
+            if "rebalance" in (kind, other) or machine == name:
+                word = f"{other} {machine}".strip()
+                raise Conflict(
+                    f"job {id} ({word}) moves cells: wait until it is over, or cancel it"
+                )
+
+    @contextmanager
+    def _working(self, id: str, kind: str, name: str) -> Iterator[None]:
+        self._check_alone(kind, name)
+        self._at_work[id] = kind, name
+        try:
+            yield
+        finally:
+            del self._at_work[id]
+
+    async def _looks(
+        self, name: str, goes_on: Callable[[], bool], *, asks_it: bool = False
+    ) -> AsyncIterator[Told]:
+        """What this machine's keeper, or that of the machine, says of a machine, again and again while the work goes
+        on. Others hear half a second later what its own one knows.
+
+        Raises:
+            Conflict: it is away.
+        """
+        heard_s = self._clock.monotonic_s()
+        while goes_on():
+            told = None
+            with suppress(Unavailable):
+                told = await self._told(self._with_copies(), name if asks_it else "", SHOW)
+            if told is not None and name in told.machines:
+                heard_s = self._clock.monotonic_s()
+                yield told
+            elif told is None and not asks_it:  # NATS elects a leader, or a keeper starts
+                heard_s = self._clock.monotonic_s()
+            elif self._clock.monotonic_s() > heard_s + _AWAY_S:
+                raise Conflict(f"machine {name!r} is away: others take its cells over")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _insisted(self, name: str, asked: Asked) -> None:
+        """Give an order until it is kept, or refused."""
+        while True:
+            try:
+                await self._told(self._with_copies(), name, asked)
+            except Unavailable:
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return
+
+    async def _moves(self, cells: Sequence[int], left: str = "") -> Moves:
+        """What came with these cells, of which some may have ``left`` no machine or another one than that."""
+        waits_s = self._clock.monotonic_s() + _ARRIVED_S
+        rows = await self.rows(cells)
+        while self._clock.monotonic_s() < waits_s and not all(map(_is_there, rows)):
+            await asyncio.sleep(_LOOK_S)
+            rows = await self.rows(cells)
+        moves: list[Move] = []
+        for cell, row in zip(cells, rows, strict=True):
+            if row is None or row["machine"] != left:
+                arrival = None if row is None else row["arrival"]
+                is_known = arrival is not None and left in ("", arrival["machine"])
+                machine = None if row is None else row["machine"]
+                moves.append(
+                    {"cell": cell, "machine": machine, "arrival": arrival if is_known else None}
+                )
+        arrivals = [move["arrival"] for move in moves if move["arrival"] is not None]
+
+        def total(of: Callable[[Arrival], int]) -> int:
+            return sum(map(of, arrivals))
+
+        return {
+            "cells": moves,
+            "clients": total(lambda one: one["clients"]),
+            "sessions": total(lambda one: one["sessions"]),
+            "messages": total(lambda one: one["messages"]),
+            "expired_sessions": total(lambda one: one["expired_sessions"]),
+            "lost_sessions": total(lambda one: one["lost_sessions"]),
+            "lost_messages": total(lambda one: one["lost_messages"]),
+            "uncounted": len(moves) - len(arrivals),
+        }
+
+    # -- orders --
 
     def _with_copies(self) -> Place:
         place = self._place
@@ -82,23 +330,23 @@ class ClusterService:
             )
         return place
 
-    async def _ordered(self, name: str, verb: Verb, cell: int = -1) -> MachineRow:
+    async def _ordered(self, name: str, asked: Asked) -> Told:
+        """What a keeper says to an order about a machine, which it carries out."""
         machines = () if self._place is None else self._place.machines
-        machine = next((one for one in machines if one.name == name), None)
-        if machine is None:
+        if not any(machine.name == name for machine in machines):
             raise NotFound("machine", name, did_you_mean(name, [one.name for one in machines]))
         place = self._with_copies()
         # a machine is drained by its own keeper, and any one may keep the other orders
-        to = name if verb in ("drain", "resume") else ""
+        to = name if asked.verb in ("drain", "resume") else ""
         async with self._ordering:
-            if verb == "drain":
+            if asked.verb == "drain":
                 others = [one.name for one in machines if one.name != name]
                 if not any(await asyncio.gather(*map(self._takes_cells, others))):
                     raise Conflict(f"no other machine than {name!r} runs and could take its cells")
-            told = await self._told(place, to, Asked(verb, name, cell))
-        if to and name not in told.machines:
+            told = await self._told(place, to, asked)
+        if name not in told.machines and asked.verb != "forget":
             raise Unavailable(f"machine {name!r} cannot do so: {told.problem}")
-        return self._row(machine, told.machines.get(name), told)
+        return told
 
     @staticmethod
     async def _told(place: Place, to: str, asked: Asked) -> Told:
@@ -106,8 +354,18 @@ class ClusterService:
         if told.refused:
             raise Conflict(told.refused)
         if told.problem and not to:
-            raise Unavailable(f"the order is not kept: {told.problem}")
+            about = (
+                "the state of the machines is not known"
+                if asked is SHOW
+                else "the order is not kept"
+            )
+            raise Unavailable(f"{about}: {told.problem}")
         return told
+
+    def _told_row(self, name: str, told: Told) -> MachineRow:
+        assert self._place is not None
+        machine = next(one for one in self._place.machines if one.name == name)
+        return self._row(machine, told.machines.get(name), told)
 
     async def _takes_cells(self, name: str) -> bool:
         assert self._place is not None

@@ -141,6 +141,10 @@ class Sections:
         if self.file is not None:
             self.file.is_taking_over = is_unlocked
 
+    def all(self) -> dict[str, list[Spec]]:
+        """The objects of each section in the order of their names; the caller must not change them."""
+        return {path: section.all() for path, section in self._sections.items()}
+
     def section(self, path: str) -> ObjectSection:
         """The section at a path such as ``rule_engine.rules``.
 
@@ -202,6 +206,11 @@ class FileSection:
         self._note_changes(
             [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
         )
+
+    def all(self) -> list[Spec]:
+        """See ``Sections.all``."""
+        saved = self._saved()
+        return [saved[name] for name in sorted(saved)]
 
     def load(self) -> list[Spec]:
         """All objects in order; the caller may change what it gets."""

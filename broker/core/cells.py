@@ -152,6 +152,14 @@ class Place:
         return " ".join(machine.mqtt for machine in others if machine.mqtt)
 
     @property
+    def is_parting(self) -> bool:
+        """True if all cells that run on this machine are about to move."""
+        if self.owners is None:
+            return False
+        at = [machine.name for machine in self.machines].index(self.here)
+        return all(owner & LEAVES for owner in self.owners if owner & ~LEAVES == at)
+
+    @property
     def index(self) -> int:
         """Its number among the cells of its machine, from 0; -1 for a guest."""
         return -1 if self.is_guest else self.number - self.near.start

@@ -109,6 +109,8 @@ class Server:
         self._collector = Collector(self._loop)
         self.is_parting = False
         """True while clients are disconnected, since other machines are to serve them."""
+        self.parted = 0
+        """Number of clients that are disconnected for that."""
         self.is_loaded = False
         """True once the stored state has been restored; there are no listeners before."""
         self._timer: asyncio.TimerHandle | None = None
@@ -192,12 +194,17 @@ class Server:
         self._tick()
         return bound
 
+    def held(self) -> tuple[int, int]:
+        """Number of sessions, and of the messages that are stored for them."""
+        return len(self.hub.sessions), self.hub.session_log.records
+
     async def part(self, rate: int, *, publishes_wills: bool = False) -> None:
         """Accept no more, and disconnect clients at ``rate`` per second, in 5 s at most, but for the last ones, which
         ``stop`` disconnects. Each is served until then, and gets its acknowledgements."""
         self.listeners.close()
         self.is_parting = True
         connections = list(self.hub.connections)
+        self.parted = len(connections)
         rate = max(rate, int(len(connections) / _PART_S))
         each = max(1, round(rate * _PART_STEP_S))
         began_s = self._loop.time()

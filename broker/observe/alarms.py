@@ -79,6 +79,12 @@ ALARM_TYPES: Final[Mapping[str, AlarmType]] = {
         "those of the machine that runs the cell.",
         "/cluster/machines",
     ),
+    "configuration_differs": AlarmType(
+        "warning",
+        "Messages of its clients are checked and routed otherwise. Give all machines the same configuration files, but "
+        "for the addresses and paths of each, and run: sluice config reload.",
+        "/cells",
+    ),
     "releases_differ": AlarmType(
         "warning",
         "Upgrade the other machines too, one after the other. Until then, links use the older protocol.",

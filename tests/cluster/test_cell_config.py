@@ -35,12 +35,25 @@ class Front:
         self.looks: list[Mapping[int, int]] = []
         self.reads_slowly: asyncio.Event | None = None
         self.fails = 0
+        self.alarms: dict[int, str | None] = {}
+        self.versions = {1: "2.0.0", 2: "2.0.0"}
+        self.ignoring: set[int] = set()
         self.config = self.new_config()
 
     def new_config(self) -> cell_config.ConfigOfCells:
         """That of a process which has just started."""
         calls: Any = self
-        return cell_config.ConfigOfCells(Place(0, 3, Path()), calls, self, self, calls)
+        return cell_config.ConfigOfCells(
+            Place(0, 3, Path()), calls, self, self, calls, self.raised, "2.0.0"
+        )
+
+    def raised(self, cell: int, is_raised: bool, why: str) -> None:
+        """An alarm begins or ends."""
+        self.alarms[cell] = why if is_raised else None
+
+    async def digest(self) -> str:
+        """That of the front."""
+        return str(self.file)
 
     @contextmanager
     def noting(self) -> Iterator[list[int]]:
@@ -66,7 +79,12 @@ class Front:
         """Streams ask for the positions of all cells."""
         self.looks.append(dict(self.taken))
 
-    async def ask(self, cell: int, *_: Any, body: bytes, **__: Any) -> Reply | Away:
+    async def ask(
+        self, cell: int, _method: str, target: str, *, body: bytes = b"", **_: Any
+    ) -> Reply | Away:
+        if target == "/api/v1/cells:digest" and cell not in self.away:
+            shown = {"digest": str(self.taken[cell]), "version": self.versions[cell]}
+            return Reply(cell, 200, jsontext.encode(shown))
         if self.fails:
             self.fails -= 1
             raise RuntimeError("a bug")
@@ -79,7 +97,8 @@ class Front:
         if self.reads_slowly is not None and changes is None:
             wait, self.reads_slowly = self.reads_slowly, None
             await wait.wait()
-        self.taken[cell] = read
+        if cell not in self.ignoring:
+            self.taken[cell] = read
         return Reply(cell, 200, b"{}")
 
     async def change(self) -> None:
@@ -93,6 +112,7 @@ class Front:
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_config, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(cell_config, "_COMPARE_S", 0.01)
 
 
 @on_loop
@@ -149,4 +169,46 @@ async def test_a_cell_is_asked_again_after_an_error(short_waits: None) -> None:
     front.config.start()
     await until(lambda: front.taken == {1: 1, 2: 1})
     await until(lambda: not front.config._behind)
+    front.config.stop()
+
+
+@on_loop
+async def test_a_cell_that_differs_three_times_is_an_alarm_until_it_has_the_same(
+    short_waits: None,
+) -> None:
+    front = Front()
+    front.ignoring = {2}  # a file of its own machine has something else
+    front.file = 1
+    front.config.start()
+    await until(lambda: front.alarms.get(2))
+    assert front.alarms[2] == "a configuration file of its machine has other settings or objects"
+    assert front.alarms[1] is None
+    front.ignoring.clear()
+    await until(lambda: front.alarms[2] is None)
+    front.refusing = {1}
+    front.file = 2
+    await until(lambda: front.alarms[1])
+    assert front.alarms[1] == "there is no such file"
+    front.refusing.clear()
+    await until(lambda: front.alarms[1] is None)
+    front.config.stop()
+
+
+@on_loop
+async def test_cells_of_another_release_and_those_that_are_away_are_not_compared(
+    short_waits: None,
+) -> None:
+    front = Front()
+    front.ignoring = {1, 2}
+    front.versions[1] = "1.9.0"
+    front.file = 1
+    front.config.start()
+    await until(lambda: front.alarms.get(2))
+    assert 1 not in front.alarms
+    front.away = {2}
+    front.ignoring.clear()
+    before = front.alarms[2]
+    front.versions[1] = "2.0.0"
+    await until(lambda: 1 in front.alarms)
+    assert front.alarms == {1: None, 2: before}
     front.config.stop()

@@ -30,7 +30,7 @@ from broker.cluster.decisions import (
     yields,
 )
 from broker.cluster.keeper import Keeper
-from broker.cluster.keeping import SHOW, Asked, State, Told
+from broker.cluster.keeping import ALL, SHOW, Asked, State, Told
 from broker.cluster.owners import make_owners, owners_in
 from broker.cluster.replication import Replication
 from broker.cluster.settings import ClusterSettings
@@ -154,7 +154,7 @@ def _keeper(directory: Path, cells: int) -> Keeper:
         "nats": {"servers": ["127.0.0.1:1"]},
     }
     cluster = ClusterSettings.model_validate(section)
-    (directory / "run").mkdir()
+    (directory / "run").mkdir(exist_ok=True)
     make_owners(directory / "run", cluster.layout)
     return Keeper(directory, cluster, lambda _line: None)
 
@@ -258,36 +258,65 @@ def test_a_machine_writes_before_it_asks_for_the_end_of_one_log(
     assert asked[4:] == ["exchange", "end of 1", "exchange", "end of 0"]
 
 
+class Giving:
+    """A keeper whose cells 0, 1 and 2 machine b can take at any time."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keeper = keeper = _keeper(directory, 3)
+        self.lines: list[str] = []
+        self.stopped: list[int] = []
+        keeper._order = self.lines.append
+        digest = keeper._cluster.digest
+        self._state = State("x", 1, [], {0: 5, 1: 5, 2: 5}, {}, cluster=digest)
+        monkeypatch.setattr(keeper._board, "exchange", self._exchange)
+        monkeypatch.setattr(keeper._board, "end_of", lambda _cell: 5)
+        for cell in range(3):
+            keeper.told(f"runs {cell}")
+
+    def _exchange(self, _own: bytes) -> dict[str, bytes]:
+        return {"b": msgspec.json.encode(self._state)}
+
+    def play(self) -> list[int]:
+        """Rounds in which the machine could give all its cells; those that it has given."""
+        for _ in range(40):
+            self.keeper._round()
+            self._state = replace(self._state, number=self._state.number + 1)
+            for line in self.lines:
+                verb, _, number = line.partition(" ")
+                if verb == "stop":
+                    self.stopped.append(int(number))
+                    self.keeper.told(f"ended {number}")
+                    self._state.runs.append(int(number))
+            self.lines.clear()
+        return self.stopped
+
+
 def test_the_first_cell_of_a_drained_machine_leaves_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers of the records of the others come to it."""
-    keeper = _keeper(tmp_path, 3)
-    lines: list[str] = []
-    keeper._order = lines.append
-    state = State("x", 1, [], {0: 5, 1: 5, 2: 5}, {}, cluster=keeper._cluster.digest)
+    giving = Giving(tmp_path, monkeypatch)
+    giving.keeper.answer(Asked("drain"))
+    stopped = giving.play()
+    assert sorted(stopped[:2]) == [1, 2]
+    assert stopped[2:] == [0]
 
-    def exchange(_own: bytes) -> dict[str, bytes]:
-        return {"b": msgspec.json.encode(state)}
 
-    monkeypatch.setattr(keeper._board, "exchange", exchange)
-    monkeypatch.setattr(keeper._board, "end_of", lambda _cell: 5)
-    for cell in range(3):
-        keeper.told(f"runs {cell}")
-    keeper._is_drained = True
-    stopped: list[str] = []
-    for _ in range(40):
-        keeper._round()
-        state = replace(state, number=state.number + 1)
-        for line in lines:
-            verb, _, number = line.partition(" ")
-            if verb == "stop":
-                stopped.append(number)
-                keeper.told(f"ended {number}")
-                state.runs.append(int(number))
-        lines.clear()
-    assert sorted(stopped[:2]) == ["1", "2"]
-    assert stopped[2:] == ["0"]
+def test_a_drained_machine_gives_as_many_cells_as_it_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after its keeper was started again."""
+    giving = Giving(tmp_path, monkeypatch)
+    for gives, total in ((0, 0), (1, 1), (0, 1), (1, 2)):
+        giving.keeper.answer(Asked("drain", gives=gives))
+        assert len(giving.play()) == total
+    giving.keeper.answer(Asked("drain", gives=0))
+    assert (_keeper(tmp_path, 3)._is_drained, _keeper(tmp_path, 3)._gives) == (True, 0)
+    giving.keeper.answer(Asked("drain"))
+    assert _keeper(tmp_path, 3)._gives == ALL
+    assert len(giving.play()) == 3
+    giving.keeper.answer(Asked("resume"))
+    assert not _keeper(tmp_path, 3)._is_drained
 
 
 def test_a_keeper_says_whom_it_has_not_heard_yet(
@@ -472,11 +501,16 @@ def test_a_copy_is_given_up_once_the_cell_runs_and_all_that_are_to_have_it_do(
     )
 
 
+DRAINED = State("x", 1, [CELL], {}, {}, is_drained=True)
+
+
 @pytest.mark.parametrize(
     ("runner", "states", "leaves"),
     [
         (HOME, {HOME: State("x", 1, [CELL], {}, {})}, False),
-        (HOME, {HOME: State("x", 1, [CELL], {}, {}, is_drained=True)}, True),
+        (HOME, {HOME: DRAINED}, False),  # there is no other one that takes cells
+        (HOME, {HOME: DRAINED, "c": State("x", 1, [], {}, {}, is_drained=True)}, False),
+        (HOME, {HOME: DRAINED, "c": State("x", 1, [], {}, {})}, True),
         (HOME, {HOME: State("x", 1, [CELL], {}, {}, is_leaving=True)}, True),
         ("c", {"c": State("x", 1, [CELL], {}, {})}, False),  # its own machine is away
         ("c", {"c": State("x", 1, [CELL], {}, {}), HOME: State("x", 1, [], {}, {})}, True),

@@ -174,7 +174,10 @@ def test_a_machine_that_is_drained_gives_its_cells_away_and_gets_them_back(
     with Client(cluster["b"], cluster.client_of(1)) as publisher:
         publisher.publish("drain/0", b"0", 1)
         drained = sluice(cluster["b"], "cluster", "drain", name)
-        assert drained.stdout == f"machine {name} is drained\n", drained
+        moved = "2 cells moved" if name == "c" else "1 cell moved (0 to "
+        assert drained.stdout.startswith(moved), drained
+        assert drained.stdout.endswith("; 0 clients had to connect again; nothing was lost\n")
+        assert not drained.stdout.startswith("1 cell moved (0 to a)"), drained
         assert _state(cluster, name, "b") == ("drained", [])
         publisher.publish("drain/1", b"1", 1)
         machine.stop()
@@ -200,6 +203,56 @@ def test_a_machine_that_is_drained_gives_its_cells_away_and_gets_them_back(
     eventually(lambda: sluice(cluster["b"], "cluster", "status").returncode == 0)
 
 
+def test_a_drain_reports_what_came_along(cluster: Cluster) -> None:
+    """Sessions that are away and their messages are as many as before; the ones that end with their client are none."""
+    names = [cluster.client_of(cell, f"along{number}") for cell in (2, 3) for number in range(5)]
+    for name in names:
+        with Client(cluster["b"], name, is_clean=False, expiry_s=600) as subscriber:
+            subscriber.subscribe(f"along/{name}", 1)
+    with Client(cluster["b"], cluster.client_of(2)) as publisher:
+        for name in names:
+            for _ in range(3):
+                publisher.publish(f"along/{name}", b"x", 1)
+        rows = cluster["b"].call("GET", "/cells")["items"]
+        drained = sluice(cluster["b"], "cluster", "drain", "c", "--json")
+    report = json.loads(drained.stdout)
+    assert [move["cell"] for move in report["cells"]] == [2, 3]
+    assert report["clients"] == 1
+    assert report["sessions"] == sum(row["sessions"] for row in rows if row["machine"] == "c") - 1
+    assert report["messages"] >= 30
+    assert (report["lost_sessions"], report["lost_messages"], report["uncounted"]) == (0, 0, 0)
+    cluster["b"].call("POST", "/cluster/machines/c:resume")
+    eventually(partial(are_home, cluster), 60)
+    for name in names:
+        with Client(cluster["b"], name, is_clean=False, expiry_s=0) as subscriber:
+            assert [subscriber.take().payload for _ in range(3)] == [b"x"] * 3
+
+
+def test_load_balancers_have_time_to_notice_a_drain(cluster: Cluster) -> None:
+    def ready(machine: str) -> tuple[int, str]:
+        answer = httpx.get(f"{cluster[machine].url}/readyz", trust_env=False)
+        return answer.status_code, answer.text
+
+    started = sluice(cluster["b"], "cluster", "drain", "c", "--wait", "1h", "--detach")
+    job = f"/jobs/{started.stdout.strip()}"
+    parting = 503, "its clients are moving to another machine\n"
+    eventually(lambda: ready("c") == parting, 60)
+    assert ready("b")[0] == 200
+    eventually(lambda: _state(cluster, "c", "b") == ("draining", [2, 3]), 60)
+    shown = cluster["b"].call("GET", job)
+    assert (shown["kind"], shown["name"], shown["state"]) == ("drain", "c", "running")
+    assert shown["progress"] == {"done": 0, "total": 2, "unit": "cells"}
+    assert cluster["b"].call("POST", f"{job}:pause")["state"] == "paused"
+    again = sluice(cluster["b"], "cluster", "drain", "c")
+    assert f"job {shown['id']} (drain c) moves cells" in again.stderr
+    refused = cluster["a"].call("POST", "/cluster/machines:rebalance", expect=409)
+    assert f"job {shown['id']} (drain c) moves cells" in refused["detail"]
+    cluster["b"].call("POST", f"{job}:cancel")
+    eventually(lambda: cluster["b"].call("GET", job)["state"] == "cancelled", 60)
+    eventually(lambda: ready("c")[0] == 200, 60)
+    assert _state(cluster, "c", "b") == ("running", [2, 3])
+
+
 def test_a_cell_that_is_moved_stays_until_the_cluster_is_rebalanced(cluster: Cluster) -> None:
     client_id = cluster.client_of(3)
     with Client(cluster["b"], client_id, is_clean=False, expiry_s=600) as subscriber:
@@ -207,7 +260,7 @@ def test_a_cell_that_is_moved_stays_until_the_cluster_is_rebalanced(cluster: Clu
     with Client(cluster["b"], cluster.client_of(1)) as publisher:
         publisher.publish("move/0", b"0", 1)
         moved = sluice(cluster["b"], "cluster", "move", "3", "a")
-        assert moved.stdout == "cell 3 runs on machine a\n", moved
+        assert moved.stdout.startswith("1 cell moved (3 to a); "), moved
         assert runners(cluster["b"]) == ["a", "b", "c", "a"]
         publisher.publish("move/1", b"1", 1)
         cluster["c"].kill()
@@ -217,7 +270,7 @@ def test_a_cell_that_is_moved_stays_until_the_cluster_is_rebalanced(cluster: Clu
         rows = cluster["b"].call("GET", "/cluster/machines")["items"]
         assert [row["home_cells"] for row in rows] == [[0, 3], [1], [2]]
         rebalanced = sluice(cluster["b"], "cluster", "rebalance")
-        assert rebalanced.stdout == "1 cell moved\n", rebalanced
+        assert rebalanced.stdout.startswith("1 cell moved (3 to c); "), rebalanced
         with Client(cluster["a"], client_id, is_clean=False, expiry_s=600) as subscriber:
             assert [subscriber.take().payload for _ in range(2)] == [b"0", b"1"]
     eventually(partial(are_home, cluster), 60)
@@ -252,7 +305,8 @@ async def test_clients_of_a_cell_that_moves_are_disconnected_at_a_rate(cluster: 
     clients = [asyncio.create_task(_moving(cluster, name, connected)) for name in names]
     await until(lambda: len(connected) == len(names))
     moved = await asyncio.to_thread(sluice, cluster["b"], "cluster", "move", "3", "a")
-    assert moved.stdout == "cell 3 runs on machine a\n", moved
+    assert moved.stdout.startswith("1 cell moved (3 to a); "), moved
+    assert moved.stdout.endswith(f"; {3 * _RATE} clients had to connect again; nothing was lost\n")
     ended_s = await asyncio.gather(*clients)
     assert max(ended_s) - min(ended_s) > 1  # three seconds, but for lateness
     await asyncio.to_thread(sluice, cluster["b"], "cluster", "rebalance")
@@ -305,7 +359,7 @@ def test_a_machine_that_is_forgotten_is_not_missed_and_gets_its_cells_when_it_is
 
 def test_the_last_machine_that_runs_is_not_drained(cluster: Cluster) -> None:
     for name in ("b", "c"):
-        cluster["a"].call("POST", f"/cluster/machines/{name}:drain")
+        sluice(cluster["a"], "cluster", "drain", name, "--detach")
     refused = cluster["a"].call("POST", "/cluster/machines/a:drain", expect=409)
     assert refused["detail"] == "no other machine than 'a' runs and could take its cells"
     for name in ("b", "c"):
@@ -313,6 +367,23 @@ def test_the_last_machine_that_runs_is_not_drained(cluster: Cluster) -> None:
     eventually(partial(are_home, cluster), 60)
     missing = cluster["a"].call("POST", "/cluster/machines/d:drain", expect=404)
     assert "there is no machine 'd'" in missing["detail"]
+
+
+def test_a_machine_with_another_configuration_is_an_alarm(cluster: Cluster) -> None:
+    why = "cell 1 has another configuration than cell 0: a configuration file of its machine"
+
+    def is_alarm() -> bool:
+        rows = cluster["a"].call("GET", "/alarms")["items"]
+        return any(row["message"].startswith(why) for row in rows)
+
+    machine = cluster["b"]
+    before = machine.config
+    for is_other in (True, False):
+        machine.stop()
+        machine.config = f"{before}\nmqtt.max_topic_levels = 64\n" if is_other else before
+        machine.start()
+        eventually(partial(are_home, cluster), 60)
+        eventually(is_alarm if is_other else lambda: not is_alarm(), 60)
 
 
 def _publishes(machine: Machine, client_id: str) -> bool:

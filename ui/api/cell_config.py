@@ -23,11 +23,21 @@ from ui.api.json_bodies import MAX_JSON_BYTES
 # Seconds in which a cell has to take a changed configuration over, and between attempts to reach one that missed it.
 _CONFIG_S: Final = 10.0
 _AGAIN_S: Final = 1.0
+# Seconds between two comparisons of active configurations, and those in a row that differ until that is an alarm.
+_COMPARE_S: Final = 5.0
+_DIFFERING: Final = 3
 _ADOPT: Final = "/api/v1/cells:adopt"
+_DIGEST: Final = "/api/v1/cells:digest"
 
 _log = get_logger(__name__)
 
 Act = Callable[..., Awaitable[Response]]
+# Raises the alarm that a cell has another configuration, with the reason, or ends it.
+Alarm = Callable[[int, bool, str], None]
+
+
+def no_alarm(_cell: int, _is_raised: bool, _reason: str) -> None:
+    """Raise none."""
 
 
 class SavedFile(Protocol):
@@ -50,6 +60,8 @@ class Adopts(Protocol):
 
     async def adopt(self) -> None: ...
 
+    async def digest(self) -> str: ...
+
     async def committed(self) -> None: ...
 
 
@@ -65,12 +77,21 @@ class ConfigOfCells:
         file: SavedFile,
         reload: Adopts,
         streams: CellStreams | None,
+        alarm: Alarm = no_alarm,
+        version: str = "",
     ) -> None:
         self._others = place.others
         self._calls = calls
         self._file = file
         self._reload = reload
         self._streams = streams
+        self._alarm = alarm
+        self._version = version
+        self._comparing: asyncio.Task[None] | None = None
+        self._refusals: dict[int, str] = {}
+        """Reasons for which cells have not taken over all."""
+        self._differ: dict[int, int] = {}
+        """Comparisons in a row in which a cell differed."""
         self._missed: set[int] = set()
         """Cells that lack a change."""
         self._behind: dict[int, asyncio.Task[None]] = {}
@@ -81,9 +102,12 @@ class ConfigOfCells:
         """Follow the file, and let others take over what it holds."""
         self._file.on_change.connect(self._saved_otherwise)
         self._follow(self._others)
+        self._comparing = asyncio.create_task(self._compare(), name="configuration of cells")
 
     def stop(self) -> None:
         """Ask no more. May be called twice."""
+        if self._comparing is not None:
+            self._comparing.cancel()
         for task in self._behind.values():
             task.cancel()
 
@@ -173,6 +197,40 @@ class ConfigOfCells:
             if isinstance(answer, Away):
                 self._missed.add(cell)
                 await asyncio.sleep(_AGAIN_S)
-            elif not answer.is_good:
+            elif answer.is_good:
+                self._refusals.pop(cell, None)
+            elif self._refusals.get(cell) != answer.detail:
+                self._refusals[cell] = answer.detail
                 _log.error("cells.configuration_differs", cell=cell, reason=answer.detail)
         del self._behind[cell]
+
+    async def _compare(self) -> None:
+        """Compare the active configurations of the cells, now and then. One that differs takes over again what is
+        saved."""
+        while True:
+            await asyncio.sleep(_COMPARE_S)
+            try:
+                own = await self._reload.digest()
+                there = [cell for cell in self._others if cell not in self._behind]
+                await asyncio.gather(*(self._compare_with(cell, own) for cell in there))
+            except Exception:  # noqa: BLE001  a bug: they are compared again all the same
+                _log.exception("cells.configuration_not_compared")
+
+    async def _compare_with(self, cell: int, own: str) -> None:
+        answer = await self._calls.ask(cell, "GET", _DIGEST, actor=Actor("front"))
+        # one of another release has other settings
+        if (
+            isinstance(answer, Away)
+            or not answer.is_good
+            or answer.value["version"] != self._version
+        ):
+            return
+        is_other = cell in self._refusals or answer.value["digest"] != own
+        self._differ[cell] = self._differ.get(cell, 0) + 1 if is_other else 0
+        if is_other:
+            self._follow([cell])
+        reason = (
+            self._refusals.get(cell)
+            or "a configuration file of its machine has other settings or objects"
+        )
+        self._alarm(cell, self._differ[cell] >= _DIFFERING, reason)

@@ -25,6 +25,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response, StreamingResponse
 
 from broker.admin.backups import Backups
+from broker.admin.cells import CellRow
 from broker.admin.rights import Actor
 from broker.admin.stream_records import StreamRecords
 from broker.core import jsontext
@@ -40,7 +41,7 @@ from ui.api.cell_calls import (
     store_path,
     there,
 )
-from ui.api.cell_config import Act, Adopts, ConfigOfCells, SavedFile
+from ui.api.cell_config import Act, Adopts, Alarm, ConfigOfCells, SavedFile, no_alarm
 from ui.api.cell_figures import FIGURES_HEADER, joined_by_name
 from ui.api.cell_jobs import JobsOfCells
 from ui.api.cell_joins import (
@@ -75,6 +76,8 @@ class Faces:
         reload: Adopts,
         streams: StreamRecords | None = None,
         backups: Backups | None = None,
+        alarm: Alarm = no_alarm,
+        version: str = "",
     ) -> None:
         self.place = place
         self._calls = CellCalls(place)
@@ -84,7 +87,9 @@ class Faces:
         self._loop: asyncio.AbstractEventLoop | None = None
         if backups is not None:
             backups.read_others(place.others, self._read_store)
-        self._config = ConfigOfCells(place, self._calls, file, reload, self._streams)
+        self._config = ConfigOfCells(
+            place, self._calls, file, reload, self._streams, alarm, version
+        )
 
     def start(self) -> None:
         """Be ready to ask; connections are opened when they are needed."""
@@ -100,6 +105,22 @@ class Faces:
         if self._streams is not None:
             await self._streams.stop()
         await self._calls.stop()
+
+    async def rows_of(
+        self, own: Callable[[], Sequence[CellRow]], cells: Sequence[int]
+    ) -> list[CellRow | None]:
+        """The rows of cells; None for each that does not answer."""
+
+        async def row_of(cell: int) -> CellRow | None:
+            if cell == self.place.number:
+                return own()[0]
+            answer = await self._calls.ask(cell, "GET", "/api/v1/cells", actor=Actor("front"))
+            if not (isinstance(answer, Reply) and answer.is_good):
+                return None
+            row: CellRow = answer.value["items"][0]
+            return row
+
+        return await asyncio.gather(*map(row_of, cells))
 
     async def metrics(self, own: str) -> str:
         """The metrics of all cells as Prometheus reads them, each with its cell; ``own`` are those of this one."""

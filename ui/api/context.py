@@ -63,6 +63,9 @@ class ReloadConfig(Protocol):
     async def follow(self, changes: Mapping[str, Mapping[str, Any]] | None, files: str) -> None:
         """Take over changes of objects that another cell has saved, or all that its file holds."""
 
+    async def digest(self) -> str:
+        """Digest of the active configuration, the same in all cells that have taken over the same."""
+
     async def reload(self, *, drain: bool = False) -> ReloadedConfig:
         """Read the files again and apply what changed."""
         ...

@@ -124,6 +124,14 @@ async def adopt_configuration(request: Request) -> Response:
     return Response(status_code=204)
 
 
+@probes.get("/api/v1/cells:digest")
+async def configuration_digest(request: Request) -> Response:
+    """The first cell compares the active configurations; only cells may ask."""
+    context = context_of(request)
+    reload = _for_cell(request, context.reload)
+    return Json(jsontext.encode({"digest": await reload.digest(), "version": context.version}))
+
+
 @probes.get(FILES_PATH)
 async def files_of_front(request: Request) -> Response:
     """A cell of another machine asks for the files that the first cell has saved; only cells may."""

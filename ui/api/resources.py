@@ -225,9 +225,9 @@ class ResourceRoutes:
         run.__signature__ = Signature(arguments)  # type: ignore[attr-defined]  # read by Operations
         summary, _, text = verb.text.partition(". ")
         if verb.job is not None and verb.job.order:
-            name = verb.takes[0].key
+            key = verb.takes[0].key if verb.takes and verb.takes[0].is_required else ""
             self._context.jobs.takes_orders(
-                verb.job.kind, lambda job: self._work(verb, {name: job.name}, job)
+                verb.job.kind, lambda job: self._work(verb, {key: job.name} if key else {}, job)
             )
         text += _TRIAL if self._is_trial else ""
         add = getattr(self._ops, verb.method.lower())
@@ -385,7 +385,9 @@ class ResourceRoutes:
             return plan
         total = plan[job.total] if job.total else plan
         work = None if job.order else partial(self._work, verb, values)
-        name = next(iter(values.values()))
+        # a verb about all of them has no name
+        name = next((value for value in values.values() if isinstance(value, str)), "")
+        name = name or plural(self._resource.name)
         return await result_of(
             request, self._context.jobs.start(job.kind, name, job.unit, total, work, order)
         )

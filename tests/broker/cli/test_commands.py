@@ -478,14 +478,3 @@ def test_status_names_cells_with_too_few_copies(
     else:
         assert status == exit_codes.CHECK_SAID_NO
         assert "cell 0 is followed by 1 machine; cell 1 is followed by 1 machine" in shown.err
-
-
-def test_move_says_where_the_cell_runs(
-    server: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Another order may have sent it elsewhere meanwhile."""
-    server.answers["POST", "/cluster/machines/b:take"] = 200, _machine("b")
-    machines = [_machine("a"), _machine("b"), _machine("c", [2])]
-    server.answers["GET", "/cluster/machines"] = 200, {"items": machines}
-    assert main(["cluster", "move", "2", "b"]) == 0
-    assert capsys.readouterr().out == "cell 2 runs on machine c\n"
