@@ -65,7 +65,7 @@ def _order(
         takes=(_MACHINE, *takes),
         answer=_ANSWER if "job" in more else "broker.admin.cluster:MachineRow",
         problems=(404, 409, 503),
-        does="change",
+        does="job" if "job" in more else "change",
         offered=offered,
         **more,
     )
@@ -150,7 +150,7 @@ RESOURCES = (
                 takes=(_PAUSE,),
                 answer=_ANSWER,
                 problems=(409, 503),
-                does="change",
+                does="job",
                 job=_job("rebalance"),
                 command=Command(
                     name="rebalance",
