@@ -51,7 +51,6 @@ def _order(
     word: str,
     text: str,
     offered: str,
-    takes: Sequence[Parameter] = (),
     call: str = "",
     **more: Any,
 ) -> Verb:
@@ -62,7 +61,7 @@ def _order(
         call=call or word,
         method="POST",
         path="/{name}:" + word,
-        takes=(_MACHINE, *takes),
+        takes=(_MACHINE,),
         answer=_ANSWER if "job" in more else "broker.admin.cluster:MachineRow",
         problems=(404, 409, 503),
         does="job" if "job" in more else "change",
@@ -141,13 +140,16 @@ RESOURCES = (
             ),
             Verb(
                 id="rebalanceMachines",
-                text="Give each cell to the machine that it belongs to by the section `cluster`. Orders to move cells "
-                "are forgotten; cells of a machine that was forgotten are spread over the machines that have a copy "
-                "of them. Each moves as soon as its copy there is up to date.",
+                text="Rebalance the cells. Gives each to the machine that it belongs to by the section `cluster`, one "
+                "after the other, as soon as its copy there is up to date. Orders to move cells are forgotten; cells "
+                "of a machine that was forgotten are spread over the machines that have a copy of them. Canceling the "
+                "job leaves the others where they are.",
                 call="rebalance",
                 method="POST",
                 path=":rebalance",
-                takes=(_PAUSE,),
+                body=(_PAUSE,),
+                body_text="How fast.",
+                needs_body=False,
                 answer=_ANSWER,
                 problems=(409, 503),
                 does="job",
@@ -169,7 +171,9 @@ RESOURCES = (
                 "are disconnected, and connect again. The job continues where the first cell comes to run. While it is "
                 "paused, the other cells stay; where it is canceled, the machine is resumed.",
                 "state=running",
-                (_WAIT, _PAUSE),
+                body=(_WAIT, _PAUSE),
+                body_text="When, and how fast.",
+                needs_body=False,
                 job=_job("drain"),
                 command=Command(
                     name="drain",

@@ -43,9 +43,9 @@ RESOURCES = (
             Verb(
                 id="listJobs",
                 text="List jobs. Returns back-tests, replays and audits of tables, replays of streams, dead letters "
-                "that are sent again and quarantined messages that are published again: those that run, and the last "
-                "ones that ended. What ran when the broker stopped is listed as `interrupted`, but for replays and "
-                "audits, which continue.",
+                "that are sent again, quarantined messages that are published again and cells that move: those that "
+                "run, and the last ones that ended. What ran when the broker stopped is listed as `interrupted`, but "
+                "for replays, audits and moves, which continue.",
                 call="known",
                 row="ui.api.models.jobs:Job",
                 key="id",
@@ -95,8 +95,8 @@ RESOURCES = (
             ),
             Verb(
                 id="pauseJob",
-                text="Pause a job. Has a replay of a stream or table, or an audit, wait, also across restarts of the "
-                "broker. Other jobs cannot be paused.",
+                text="Pause a job. Has a replay of a stream or table, an audit, or the drain or rebalance of machines wait, "
+                "also across restarts of the broker. Other jobs cannot be paused.",
                 call="pause",
                 path="/{id}:pause",
                 takes=(_JOB,),
@@ -105,14 +105,13 @@ RESOURCES = (
                 does="job",
                 offered="state=running",
                 command=Command(
-                    help="Have a replay of a stream or table, or an audit, wait, until it is resumed.",
+                    help="Have a replay, an audit, or the drain or rebalance of machines wait, until it is resumed.",
                     done="job {id} is paused",
                 ),
             ),
             Verb(
                 id="resumeJob",
-                text="Resume a job. Has a replay or an audit continue that is paused, or a replay of a stream that "
-                "failed.",
+                text="Resume a job. Has a job continue that is paused, or a replay of a stream that failed.",
                 call="resume",
                 path="/{id}:resume",
                 takes=(_JOB,),
@@ -121,7 +120,7 @@ RESOURCES = (
                 does="job",
                 offered="state=paused|failed",
                 command=Command(
-                    help="Have a replay or an audit continue that is paused, or a replay of a stream that failed.",
+                    help="Have a job continue that is paused, or a replay of a stream that failed.",
                     done="job {id} continues",
                 ),
             ),

@@ -138,12 +138,13 @@ class Verb:
 
     ``text`` is the summary, then more. ``call`` is the method of the service, which gets the parameters and the members
     of the body as keywords. ``path`` follows that of the resource. A ``body`` is members, which make a model that
-    ``body_text`` describes, or a model as ``module:Class``, or the name of a kind whose objects it has. The service
-    gets these as ``body_key``: as a mapping where the model is one of the API, as they were sent where they are objects
-    of a kind. ``answer`` is the type of the answer as ``module:Class``. A list has the type of its ``row``
-    instead; with ``after``, the types of the values that a cursor is made of, the service gives pages, and with
-    ``key``, the member that names an item, whole lists that are cut into pages. ``model`` is the name of the type of
-    the body or the list, where it is another than that of the operation or the resource.
+    ``body_text`` describes, or a model as ``module:Class``, or the name of a kind whose objects it has; where it
+    is not a need (``needs_body``), a request may be without one. The service gets these as ``body_key``: as a mapping
+    where the model is one of the API, as they were sent where they are objects of a kind. ``answer`` is the type of the
+    answer as ``module:Class``. A list has the type of its ``row`` instead; with ``after``, the types of the values that
+    a cursor is made of, the service gives pages, and with ``key``, the member that names an item, whole lists that are
+    cut into pages. ``model`` is the name of the type of the body or the list, where it is another than that of the
+    operation or the resource.
 
     ``media`` is the media type of an answer that the service streams, one of the type ``answer`` a line.
 
@@ -185,6 +186,7 @@ class Verb:
     body: Sequence[Parameter] | str = ()
     body_text: str = ""
     body_key: str = "body"
+    needs_body: bool = True
     answer: str = ""
     media: str = ""
     row: str = ""

@@ -30,7 +30,7 @@ from ui.api.cell_jobs import JOB_HEADER
 from ui.api.cell_joins import SHOWS_PLACES, Joining
 from ui.api.cell_requests import Asked
 from ui.api.idempotency import HEADER, IdempotencyKeys
-from ui.api.json_bodies import MAX_JSON_BYTES, answer, read_object
+from ui.api.json_bodies import MAX_JSON_BYTES, answer, read_bytes, read_object
 from ui.api.models.jobs import JobWithResult
 from ui.api.models.shapes import Effect
 from ui.api.parameters import rename_old_members
@@ -203,6 +203,7 @@ class Operations:
                 "topics": how.pop("topics", None) or ("none" if is_definition else self._topics),
             }
             takes_key = how.get("takes_key", False)
+            needs_body = how.get("needs_body", True)
             in_path = "{" in path
             others = parameters.keys() - {"request"}
             implied = ((404,) if in_path else ()) + ((422,) if others else ())
@@ -221,13 +222,15 @@ class Operations:
                 if has_request:
                     values["request"] = request
                 sent: dict[str, Any] = {}
-                if body is not None:
+                if body is not None and (needs_body or await read_bytes(request, most_bytes)):
                     sent = await read_object(request, most_bytes, may_name_files=is_data)
                     rename_old_members(request, sent, shown)
                     if shown is not None and _is_model(shown):
                         check_members(sent, shown)
                         checked = parsed(shown, sent, "the body cannot be used")
                     values["body"] = sent if model is None else checked
+                elif model is not None:
+                    values["body"] = model()
 
                 actor: Actor | None = getattr(request.state, "identity", None)
                 if actor is not None and actor.topics is not None:
@@ -311,6 +314,7 @@ def described(
     also_creates: bool = False,
     may_be_dry: bool = False,
     takes_key: bool = False,
+    needs_body: bool = True,
     may_be_a_job: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
@@ -361,7 +365,7 @@ def described(
             else ref(body)
         )
         content = {"application/json": {"schema": {"$ref": named}}}
-        extra["requestBody"] = {"required": True, "content": content}
+        extra["requestBody"] = {"required": needs_body, "content": content}
     if headers := [*([_IF_MATCH] if 412 in problems else ()), *([_KEY] if takes_key else ())]:
         extra["parameters"] = headers
     if form is not None:

@@ -242,6 +242,7 @@ class ResourceRoutes:
             problems=tuple(verb.problems),
             outcome=verb.outcome,
             takes_key=verb.takes_key,
+            needs_body=verb.needs_body,
             may_be_dry=verb.may_be_dry,
             may_be_a_job=verb.job is not None,
             does=verb.does,
