@@ -95,8 +95,8 @@ RESOURCES = (
             ),
             Verb(
                 id="pauseJob",
-                text="Pause a job. Has a replay of a stream or table, an audit, or the drain or rebalance of machines wait, "
-                "also across restarts of the broker. Other jobs cannot be paused.",
+                text="Pause a job. Has a replay of a stream or table, an audit, or the drain or rebalance of machines "
+                "wait, also across restarts of the broker. Other jobs cannot be paused.",
                 call="pause",
                 path="/{id}:pause",
                 takes=(_JOB,),

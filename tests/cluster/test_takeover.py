@@ -178,7 +178,7 @@ def test_a_machine_that_is_drained_gives_its_cells_away_and_gets_them_back(
         assert drained.stdout.startswith(moved), drained
         assert drained.stdout.endswith("; 0 clients had to connect again; nothing was lost\n")
         assert not drained.stdout.startswith("1 cell moved (0 to a)"), drained
-        assert _state(cluster, name, "b") == ("drained", [])
+        eventually(lambda: _state(cluster, name, "b") == ("drained", []), 60)
         publisher.publish("drain/1", b"1", 1)
         machine.stop()
         eventually(lambda: _state(cluster, name, "b")[0] == "away", 60)
@@ -250,7 +250,7 @@ def test_load_balancers_have_time_to_notice_a_drain(cluster: Cluster) -> None:
     cluster["b"].call("POST", f"{job}:cancel")
     eventually(lambda: cluster["b"].call("GET", job)["state"] == "cancelled", 60)
     eventually(lambda: ready("c")[0] == 200, 60)
-    assert _state(cluster, "c", "b") == ("running", [2, 3])
+    eventually(lambda: _state(cluster, "c", "b") == ("running", [2, 3]), 60)
 
 
 def test_a_cell_that_is_moved_stays_until_the_cluster_is_rebalanced(cluster: Cluster) -> None:
