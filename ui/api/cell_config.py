@@ -24,7 +24,7 @@ from ui.api.json_bodies import MAX_JSON_BYTES
 _CONFIG_S: Final = 10.0
 _AGAIN_S: Final = 1.0
 # Seconds between two comparisons of active configurations, and those in a row that differ until that is an alarm.
-_COMPARE_S: Final = 5.0
+_COMPARE_S: Final = 2.0
 _DIFFERING: Final = 3
 _ADOPT: Final = "/api/v1/cells:adopt"
 _DIGEST: Final = "/api/v1/cells:digest"
