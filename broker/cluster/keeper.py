@@ -159,6 +159,8 @@ class Keeper:
         self._is_leaving = False
         self._drained = data_dir / _DRAINED
         self._is_drained = self._drained.exists()
+        self._draining = threading.Lock()
+        """Held while that changes, in the file too: orders come on threads."""
         self._gives = int(self._drained.read_text() or ALL) if self._is_drained else ALL
         """Number of cells that this machine may still give to others while it is drained."""
         self._is_orphan = False
@@ -211,8 +213,8 @@ class Keeper:
         """What all machines write, once an order is carried out (``server_of_keeper``)."""
         try:
             match asked.verb:
-                case "drain":
-                    self._drain(asked.gives)
+                case "drain" | "give":
+                    self._drain(asked.gives, begins=asked.verb == "drain")
                 case "resume":
                     self._resume()
                 case "take" | "rebalance" | "forget":
@@ -252,25 +254,29 @@ class Keeper:
         states[self._own] = replace(own, runs=sorted(self._runs), is_drained=self._is_drained)
         return states
 
-    def _drain(self, gives: int) -> None:
-        self._drained.write_text("" if gives == ALL else str(gives))
-        with self._lock:
+    def _drain(self, gives: int, *, begins: bool) -> None:
+        with self._draining:
             was_drained = self._is_drained
-            self._is_drained = True
-            self._gives = gives
-            if not was_drained:
-                self._follows.clear()
+            if not (begins or was_drained):
+                raise _Refused(f"machine {self._own!r} was resumed")
+            self._drained.write_text("" if gives == ALL else str(gives))
+            with self._lock:
+                self._is_drained = True
+                self._gives = gives
+                if not was_drained:
+                    self._follows.clear()
         if not was_drained:
             _log.info("machine.drained")
 
     def _resume(self) -> None:
         if self._own in self._orders.forgotten:
             self._change(self._with_own)
-        self._drained.unlink(missing_ok=True)
-        with self._lock:
-            self._is_drained = False
-            self._gives = ALL
-            self._follows.clear()
+        with self._draining:
+            self._drained.unlink(missing_ok=True)
+            with self._lock:
+                self._is_drained = False
+                self._gives = ALL
+                self._follows.clear()
         _log.info("machine.resumed")
 
     def _with_own(self, orders: Orders) -> Orders:

@@ -54,7 +54,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 ALL: Final = -1
-Verb = Literal["show", "drain", "resume", "take", "rebalance", "forget"]
+Verb = Literal["show", "drain", "give", "resume", "take", "rebalance", "forget"]
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -113,7 +113,10 @@ class ClusterService:
     def drain_order(self, plan: Plan, wait_s: int, pause_s: int) -> Spec:
         """A drain as it is kept until it is over."""
         begins_ns = self._clock.now_ns() + wait_s * _SECOND_NS
-        return {"cells": plan["cells"], "begins_ns": begins_ns, "pause_s": pause_s}
+        is_slow = bool(wait_s or pause_s)
+        return {
+            "cells": plan["cells"], "begins_ns": begins_ns, "pause_s": pause_s, "is_slow": is_slow
+        }  # fmt: skip
 
     async def drain(
         self, id: str, name: str, order: Spec, advance: Advance, is_paused: Callable[[], bool]
@@ -128,7 +131,7 @@ class ClusterService:
         pause_s = order["pause_s"]
         wait_s = (order["begins_ns"] - self._clock.now_ns()) / _SECOND_NS
         next_s = self._clock.monotonic_s() + wait_s
-        given: int | None = None
+        given = None if order["is_slow"] else ALL
         before = len(cells)
         with self._working(id, "drain", name):
             progress = self._looks(name, lambda: advance(len(cells) - before), asks_it=True)
@@ -144,14 +147,15 @@ class ClusterService:
                 is_time = self._clock.monotonic_s() >= next_s and not is_paused()
                 gives = (1 if pause_s else ALL) if is_time else 0
                 if gives != given:
-                    await self._insisted(name, Asked("drain", name, gives=gives))
+                    await self._insisted(name, Asked("give", name, gives=gives))
                     given = gives
             else:
                 await self._insisted(name, Asked("resume", name))
         return await self._moves(cells, name)
 
     async def begin_move(self, name: str, cell: int) -> Plan:
-        """Have a cell belong to a machine. Raises as ``resume``."""
+        """Have a cell belong to a machine. Raises as ``resume``, and ``Conflict`` while a rebalance is in hand."""
+        self._check_alone("move", name)
         told = await self._ordered(name, Asked("take", name, cell))
         return _plan({} if cell in told.machines[name].runs else {cell: name})
 
@@ -240,7 +244,7 @@ class ClusterService:
 
     def _check_alone(self, kind: str, name: str) -> None:
         for id, (other, machine) in self._at_work.items():
-            if "rebalance" in (kind, other) or machine == name:
+            if "rebalance" in (kind, other) or (kind == "drain" and machine == name):
                 word = f"{other} {machine}".strip()
                 raise Conflict(
                     f"job {id} ({word}) moves cells: wait until it is over, or cancel it"

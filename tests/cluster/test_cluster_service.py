@@ -39,7 +39,9 @@ class Keepers:
         if asked != SHOW:
             self.asked.append(asked)
         state = self.states[name]
-        if asked.verb == "drain":
+        if asked.verb == "give" and not state.is_drained:
+            return Told(refused="it was resumed")
+        if asked.verb in ("drain", "give"):
             gives = len(state.runs) if asked.gives < 0 else asked.gives
             self.states[name] = replace(state, runs=state.runs[gives:], is_drained=True)
         elif asked.verb == "resume":
@@ -91,6 +93,10 @@ class Hands:
         return False
 
 
+def _answer(keepers: Keepers, name: str, asked: Asked) -> Told:
+    return keepers.answer(name, asked)
+
+
 def _with_keepers(
     run: Path,
     keepers: Keepers,
@@ -100,7 +106,7 @@ def _with_keepers(
     async def serve() -> None:
         async with AsyncExitStack() as stack:
             for machine in MACHINES:
-                answer = partial(keepers.answer, machine.name)
+                answer = partial(_answer, keepers, machine.name)
                 server = server_of_keeper(run, machine.name, answer)
                 await server.start()
                 stack.push_async_callback(server.stop)
@@ -200,7 +206,7 @@ def test_a_drain_gives_its_cells_after_a_wait_one_at_a_time_and_none_while_it_is
 def test_a_drain_without_a_wait_gives_all_cells_at_once(tmp_path: Path) -> None:
     async def test(drain: Draining) -> None:
         await drain.task
-        assert drain.keepers.asked[0] == Asked("drain", "b", gives=ALL)
+        assert drain.keepers.asked == [Asked("drain", "b", gives=ALL)]
         assert drain.left() == 0
 
     _drained(tmp_path, 0, 0, test)
@@ -231,6 +237,27 @@ def test_a_drain_ends_where_its_machine_was_resumed_or_is_away(
         why = "is away: others take its cells over" if is_away else "was resumed"
         with pytest.raises(Conflict, match=f"machine 'b' {why}"):
             await drain.task
+
+    _drained(tmp_path, 60, 0, test)
+
+
+def test_a_machine_that_is_resumed_is_not_drained_again_by_the_job(tmp_path: Path) -> None:
+    """The job has seen it drained just before."""
+
+    async def test(drain: Draining) -> None:
+        await drain.looks()
+        answer = drain.keepers.answer
+
+        def resumed_before(name: str, asked: Asked) -> Told:
+            if asked.verb == "give":
+                answer("b", Asked("resume", "b"))
+            return answer(name, asked)
+
+        drain.keepers.answer = resumed_before  # type: ignore[method-assign]
+        drain.clock.s += 61
+        with pytest.raises(Conflict, match="it was resumed"):
+            await drain.task
+        assert not drain.keepers.states["b"].is_drained
 
     _drained(tmp_path, 60, 0, test)
 

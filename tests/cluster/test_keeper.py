@@ -307,8 +307,9 @@ def test_a_drained_machine_gives_as_many_cells_as_it_was_told(
 ) -> None:
     """Also after its keeper was started again."""
     giving = Giving(tmp_path, monkeypatch)
+    giving.keeper.answer(Asked("drain", gives=0))
     for gives, total in ((0, 0), (1, 1), (0, 1), (1, 2)):
-        giving.keeper.answer(Asked("drain", gives=gives))
+        giving.keeper.answer(Asked("give", gives=gives))
         assert len(giving.play()) == total
     giving.keeper.answer(Asked("drain", gives=0))
     assert (_keeper(tmp_path, 3)._is_drained, _keeper(tmp_path, 3)._gives) == (True, 0)
@@ -316,6 +317,7 @@ def test_a_drained_machine_gives_as_many_cells_as_it_was_told(
     assert _keeper(tmp_path, 3)._gives == ALL
     assert len(giving.play()) == 3
     giving.keeper.answer(Asked("resume"))
+    assert giving.keeper.answer(Asked("give")).refused == "machine 'a' was resumed"
     assert not _keeper(tmp_path, 3)._is_drained
 
 

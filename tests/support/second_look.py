@@ -22,6 +22,8 @@ import pytest
 MOST: Final = 2
 FOUND: Final = Path("build") / "found"
 """A file for each tier, with a line for each finding of its last run; below the root of the tests."""
+# Lines of the message of a failure that are printed at once.
+_MOST_LINES: Final = 5
 FLAKY: Final = "flaky, find its race: "
 FAILED: Final = "failed: "
 _errors: list[str] = []
@@ -39,17 +41,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Name a test that fails at once: a long run is not over for a while."""
     if report.failed and _reporters[0] is not None:
         _reporters[0].write_line(f"\nFAILED {report.nodeid}", red=True)
-        for cause in _causes(report.longreprtext):
+        for cause in _causes(report):
             _reporters[0].write_line(cause)
 
 
-def _causes(text: str) -> list[str]:
-    """Of a group of exceptions, what each says: the summary names the group only."""
-    return [
-        line
-        for line in text.splitlines()
-        if "Warning: " in line and "exception warnings" not in line
-    ]
+def _causes(report: pytest.TestReport) -> list[str]:
+    """What it failed with. A group of exceptions does not say that itself."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = "" if crash is None else crash.message
+    if "sub-exceptions" not in message:
+        return message.splitlines()[:_MOST_LINES]
+    return [line for line in report.longreprtext.splitlines() if "Warning: " in line][1:]
 
 
 def pytest_internalerror(excrepr: Any) -> None:
