@@ -96,7 +96,7 @@ class MachineWorld(CellWorld):
         self._kinds = {name: kinds[name] for name in names}
         self._touched: set[Lasting] = set()
         """Clients whose connections may have ended in this round."""
-        self._parted: Machine | None = None
+        self._parted: Collection[Machine] = ()
         """The machine whose connections to others were cut off."""
         self._killed_s = self._unlinked_s = 0.0
         """When the round's fault began, and the seconds until all cells reached each other again."""
@@ -119,10 +119,10 @@ class MachineWorld(CellWorld):
         return client in self._touched
 
     def _is_across(self, client: Lasting) -> bool:
-        """Whether the connection of a client crosses the edge of the machine whose connections were cut off."""
+        """Whether the connection of a client crosses the edge of a machine whose connections were cut off."""
         own = self.cluster.machine_of(self.place.cell_of(client.client_id))
         at = next((one for one in self._machines if one.mqtt[1] == client.port), None)
-        return own is not at and self._parted in (own, at)
+        return own is not at and any(one in self._parted for one in (own, at))
 
     def _links_were_late(self) -> bool:
         return self._unlinked_s > _LIVE_S
@@ -137,7 +137,7 @@ class MachineWorld(CellWorld):
         kind = self._next_of(self._kinds)
         self._killed_s = time.monotonic()
         machine = self.chance.choice(self._machines)
-        self._parted = None
+        self._parted = ()
         print(f"round {self.figures.rounds}: {kind} of {machine.name}")
         may_move = self.cluster.nats is not None and kind in _MAY_MOVE
         self._moved = machine.cells if may_move else ()
@@ -154,12 +154,12 @@ class MachineWorld(CellWorld):
         cell = self.chance.choice([*machine.cells])
         machine.cell(cell).send_signal(signal.SIGKILL)
         self._victims.add(cell)
-        self._parted = machine  # it relays clients of other machines
+        self._parted = [machine]  # it relays clients of other machines
         self._struck.set()
 
     def _machine(self, machine: Machine) -> None:
         machine.kill()
-        self._parted = machine
+        self._parted = [machine]
         self._victims.update(machine.cells)
         self._struck.set()
 
@@ -184,26 +184,26 @@ class MachineWorld(CellWorld):
 
     def _supervisor(self, machine: Machine) -> None:
         machine.kill_supervisor()
-        self._parted = machine
+        self._parted = [machine]
         self._struck.set()
 
     def _tunnel(self, machine: Machine) -> None:
         machine.tunnel().send_signal(signal.SIGKILL)
-        self._parted = machine
+        self._parted = [machine]
         self._struck.set()
 
     def _slow(self, machine: Machine) -> None:
         """What a machine sends waits in a queue, and some of it is lost."""
         rate = f"{self.chance.randint(300, 2000)}kbit"
         machine.network.slow(rate, self.chance.randint(100, 800), self.chance.uniform(0, 0.1))
-        self._parted = machine
+        self._parted = [machine]
         self._end(machine.network.quicken, self.chance.uniform(*_SLOW_S), _NOTICED_S)
 
     def _full(self, machine: Machine) -> None:
         """The disk of a machine is full for some seconds: its cells end with the next commit."""
         disk = self.cluster.disks[self._machines.index(machine)]
         disk.fill()
-        self._parted = machine  # it relays clients of other machines
+        self._parted = [machine]  # it relays clients of other machines
         self._end(disk.free, self.chance.uniform(*_FULL_S))
 
     def _full_nats(self, machine: Machine) -> None:
@@ -238,7 +238,7 @@ class MachineWorld(CellWorld):
         """Two machines do not reach each other; the third one and NATS reach both."""
         other = self._other(machine)
         self._moved = {*machine.cells, *other.cells}
-        self._parted = machine
+        self._parted = [machine, other]
         machine.network.part_from(other.network)
         other.network.part_from(machine.network)
         self._end(partial(_heal, [machine, other]), self.chance.uniform(*_AWAY_S), _NOTICED_S)
@@ -246,7 +246,7 @@ class MachineWorld(CellWorld):
     def _apart(self, machine: Machine) -> None:
         """No machine reaches another one, nor anything else."""
         self._moved = range(self.cluster.count)
-        self._parted = machine
+        self._parted = [machine]
         for one in self._machines:
             one.network.part()
         duration_s = self.chance.uniform(_CUT_S[0], _AWAY_S[1])
@@ -269,7 +269,7 @@ class MachineWorld(CellWorld):
 
     def _give_away(self, machine: Machine, *orders: tuple[str, Any]) -> None:
         self._moved = machine.cells
-        self._parted = machine
+        self._parted = [machine]
         asked = self._other(machine)
 
         async def give() -> None:
@@ -284,7 +284,7 @@ class MachineWorld(CellWorld):
 
     def _part(self, machine: Machine, duration_s: float) -> None:
         machine.network.part()
-        self._parted = machine
+        self._parted = [machine]
         self._end(machine.network.heal, duration_s, _NOTICED_S)
 
     def _end(self, end: Callable[[], None], after_s: float, notice_s: float = 0) -> None:
@@ -310,7 +310,7 @@ class MachineWorld(CellWorld):
         """Stop processes for a moment, or with NATS now and then until others give up their ``machine``."""
         is_long = self._is_long()
         if is_long and machine is not None:
-            self._parted, self._moved = machine, machine.cells
+            self._parted, self._moved = [machine], machine.cells
         for process in processes:
             process.suspend()
 
