@@ -97,7 +97,7 @@ class MachineWorld(CellWorld):
         self._touched: set[Lasting] = set()
         """Clients whose connections may have ended in this round."""
         self._parted: Collection[Machine] = ()
-        """The machine whose connections to others were cut off."""
+        """Machines whose connections to others were cut off."""
         self._killed_s = self._unlinked_s = 0.0
         """When the round's fault began, and the seconds until all cells reached each other again."""
         self._errand: asyncio.Task[None] | None = None
