@@ -299,7 +299,8 @@ class Deferrals:
             rows = entry.rows
             for _ in entry.completion(rule):
                 if turn.is_over or self.uncommitted_bytes > _TURN_BYTES:
-                    # what was made takes its time to be written, and so does this
+                    # what was made takes its time to be written, and so does this; entries before it are done
+                    queue.advance(entry.offset)
                     await queue.committed()
                     turn = _Turn()
                 if not rows and not entry.is_done:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.core.action import Row
 from broker.core.client import Client
 from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
@@ -70,14 +71,18 @@ class Rule:
             try:
                 for row in outcome:
                     self.acted.append(row["n"])
+                    self._write({"n": row["n"]}, message)
                     yield
             except Exception as error:  # noqa: BLE001 - what a later part of the list failed with
                 self.errors.append(str(error))
         else:
             assert isinstance(outcome, dict)
-            self._writer.append(
-                ROWS, StreamRecord(1, message.topic, json_bytes(defined(outcome)), 0, False, "")
-            )
+            self._write(outcome, message)
+
+    def _write(self, row: Row, message: Message) -> None:
+        self._writer.append(
+            ROWS, StreamRecord(1, message.topic, json_bytes(defined(row)), 0, False, "")
+        )
 
 
 class World:
@@ -276,3 +281,34 @@ def test_a_list_that_asks_a_worker_after_its_first_piece_gives_each_row_once() -
     rule = acts_on(list(range(13_000)), ASKS)
     assert not rule.errors
     assert rule.acted == list(range(13_000))
+
+
+class SecondRefused(Store):
+    """Refuses the second commit that holds rows."""
+
+    is_first = True
+
+    def commit(self, batch: Batch) -> Committed:
+        committed = super().commit(batch)
+        if self.is_first and ROWS in batch.appends:
+            self.is_first, self.refuses = False, 1
+        return committed
+
+
+def test_a_failure_inside_a_long_list_does_not_repeat_what_was_done_before_it() -> None:
+    items = list(range(5_000))
+
+    async def check() -> None:
+        store = SecondRefused()
+        world = World(store, sql='FOREACH payload AS n DO n FROM "t/#"')
+        world.put_off_payload(b"[-1]")
+        world.put_off_payload(json.dumps(items).encode())
+        await world.until(lambda: not world.deferrals.busy)
+        assert (store.is_first, store.refuses) == (False, 0)
+        numbers = world.numbers()
+        assert len(numbers) > 1 + len(items)  # some rows of the list were written twice
+        assert numbers[-len(items) :] == items
+        assert numbers.count(-1) == 1
+        await world.end()
+
+    in_a_world(check)
