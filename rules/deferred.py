@@ -5,20 +5,22 @@ make many rows, a part of which is made in each turn of the loop. What a rule is
 of its own in the commit group of the publish, so that PUBACK waits for it. A task per such rule reads the queue,
 awaits what is asked, and does the rule's actions together with noting how far it has come: rows that go into streams
 are there exactly once, whatever ends the broker. The rows of a long list are written over several commit groups; when
-the broker ends between them, or the rule is changed, they are written again.
+the broker ends between them, or the rule is changed, they are written again. Those that take much memory are also made
+in pieces: the actions are done for one before the next is made.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
 from broker.core import stored
+from broker.core.action import Row
 from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.queue import DurableQueue, Queues
@@ -29,7 +31,8 @@ from broker.observe.metrics import Metrics
 from rules.jq.evaluation import at_hand, workers_at_hand
 from rules.jq.pool import WorkerPool
 from rules.sql.compiler.columns import Event, all_columns
-from rules.sql.compiler.program import DeferralNeeded, Program, Result
+from rules.sql.compiler.program import DeferralNeeded, Program, Result, RowMemory
+from rules.sql.limits import HELD_ROWS_MEMORY
 from rules.sql.values import defined
 
 _log = get_logger(__name__)
@@ -87,9 +90,14 @@ class DeferredRule(Protocol):
         """The function that evaluates columns."""
         ...
 
-    def complete(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
+    def complete(self, outcome: Outcome, message: Message) -> Iterator[object]:
         """Count an evaluation and do the actions for its rows; stops between rows, for others to have their turn."""
         ...
+
+
+# The result of an evaluation, or what it failed with. The rows of a list that has some are an iterator, which raises
+# what a later part of the list failed with; after a row it is continued once there is another, or no further one.
+Outcome = Result | Exception | Iterator[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +266,7 @@ class Deferrals:
     async def _evaluate(self, rule: DeferredRule, waiting: Iterable[_Deferred]) -> None:
         """Run them until there are enough rows, and have workers and other processes answer those that ask."""
         turn = _Turn()
-        rows = 0
+        rows = held_bytes = 0
         questions: list[tuple[_Deferred, Question]] = []
         for entry in waiting:
             if not entry.is_done:
@@ -266,8 +274,9 @@ class Deferrals:
                     await turn.end()
             if entry.question is not None:
                 questions.append((entry, entry.question))
-            rows += entry.rows
-            if rows > _BATCH_ROWS:
+            rows += len(entry.rows)
+            held_bytes += entry.memory.size_bytes
+            if rows > _BATCH_ROWS or held_bytes > HELD_ROWS_MEMORY:
                 break
         with workers_at_hand(self._pool.run):  # all are asked before any is waited for
             asked = [asyncio.ensure_future(question.ask()) for _, question in questions]
@@ -282,15 +291,23 @@ class Deferrals:
         self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]
     ) -> None:
         """Do the actions of the first ones that have an outcome, and note how far it came in the turn of the loop that
-        ends each, for both to be in one commit group."""
+        ends each, for both to be in one commit group. Returns at the end of a piece of rows, for the next to be made.
+        """
         turn = _Turn()
-        while waiting and waiting[0].is_done:
-            entry = waiting.popleft()
-            for _ in rule.complete(entry.outcome, entry.message):
+        while waiting and (waiting[0].is_done or waiting[0].is_full):
+            entry = waiting[0]
+            rows = entry.rows
+            for _ in entry.completion(rule):
                 if turn.is_over or self.uncommitted_bytes > _TURN_BYTES:
-                    # what was made takes its time to be written, and so does this
+                    # what was made takes its time to be written, and so does this; entries before it are done
+                    queue.advance(entry.offset)
                     await queue.committed()
                     turn = _Turn()
+                if not rows and not entry.is_done:
+                    entry.end_piece()
+                    await queue.committed()
+                    return
+            waiting.popleft()
             self._completed.value += 1
             if turn.is_over or not (waiting and waiting[0].is_done):
                 queue.advance(entry.offset + 1)
@@ -318,7 +335,23 @@ class _Turn:
 class _Deferred:
     """One evaluation on the way to its outcome; ``question`` is what it stopped at, None at the end."""
 
-    __slots__ = ("_columns", "answers", "is_done", "message", "offset", "outcome", "question")
+    __slots__ = (
+        "_columns",
+        "_completion",
+        "_done_rows",
+        "_held_rows",
+        "_parts",
+        "_place",
+        "_result",
+        "_rows_again",
+        "answers",
+        "is_done",
+        "memory",
+        "message",
+        "offset",
+        "question",
+        "rows",
+    )
 
     def __init__(self, offset: int, payload: bytes, node: str, rule: str) -> None:
         kept = _decode(payload)
@@ -328,38 +361,91 @@ class _Deferred:
         else:
             self._columns = kept.columns
         self.answers = Answers()
-        self.outcome: Result | Exception = None
         self.question: Question | None = None
         self.is_done = False
+        self.rows = deque[Row]()
+        """The rows of a list that were made and wait for their actions."""
+        self.memory = RowMemory()
+        self._result: Result | Exception = None
+        self._parts: Generator[list[Row], None, Result] | None = None
+        self._completion: Iterator[object] | None = None
+        self._place = self._held_rows = self._done_rows = self._rows_again = 0
 
     @property
-    def rows(self) -> int:
-        """Number of rows that its outcome holds in memory."""
-        return len(self.outcome) if type(self.outcome) is list else 0
+    def is_full(self) -> bool:
+        """True if its rows take so much memory that their actions are done before others are made."""
+        return self.memory.size_bytes > HELD_ROWS_MEMORY
 
     def parts(self, program: Program) -> Iterator[None]:
-        """Evaluate as far as the answers that are there go, from the beginning; stops after each part of a long array,
-        and at the end."""
+        """Evaluate until it is done, asks or is full; stops after each part of a long array, and at the end.
+
+        Resumes where it was full. After a question it begins again, with the answers that are there, and leaves out the
+        rows whose actions are done.
+        """
+        if self._parts is None:
+            self._parts = program.parts(Event(dict(self._columns)))
+            self._place, self._rows_again = 0, self._done_rows
         self.question = None
-        parts = program.parts(Event(dict(self._columns)))
-        place = 0
-        while True:
+        while not self.is_full:
             try:
-                with at_hand(lambda: self._columns), self.answers.at_hand(place):
-                    next(parts)
+                with at_hand(lambda: self._columns), self.answers.at_hand(self._place):
+                    rows = next(self._parts)
             except StopIteration as end:
-                self.outcome = end.value
+                self._end(end.value)
                 break
             except Waits as waits:
                 self.question = waits.question
+                self._parts = None
+                self._drop_rows()
                 break
             except Exception as error:  # noqa: BLE001 - whatever the rule does to this event is its outcome
-                self.outcome = error
+                self._drop_rows()
+                self._end(error)
                 break
-            place = self.answers.place
+            self._place = self.answers.place
+            self._hold(rows)
             yield
-        self.is_done = self.question is None
         yield
+
+    def completion(self, rule: DeferredRule) -> Iterator[object]:
+        """The actions of the rule, begun once; to be continued while there are rows, and when it is done."""
+        if self._completion is None:
+            outcome = self._taken_rows() if self.rows else self._result
+            self._completion = rule.complete(outcome, self.message)
+        return self._completion
+
+    def end_piece(self) -> None:
+        """The actions for all rows that are there are done."""
+        self._done_rows += self._held_rows
+        self._drop_rows()
+
+    def _taken_rows(self) -> Iterator[Row]:
+        rows = self.rows
+        while rows or not self.is_done:
+            yield rows.popleft()
+        if isinstance(self._result, Exception):
+            raise self._result
+
+    def _end(self, result: Result | Exception) -> None:
+        self.is_done, self._parts = True, None
+        if type(result) is list and result:
+            self._hold(result)
+        else:
+            self._result = result
+
+    def _hold(self, rows: list[Row]) -> None:
+        if self._rows_again:
+            again = min(self._rows_again, len(rows))
+            self._rows_again -= again
+            rows = rows[again:]
+        self.rows += rows
+        self._held_rows += len(rows)
+        self.memory.add(rows)
+
+    def _drop_rows(self) -> None:
+        self.rows.clear()
+        self._held_rows = 0
+        self.memory.forget()
 
 
 def _stored(item: Message | Event, message: Message, now_ms: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from broker.core.waiting import Waits
 from broker.observe.log import get_logger
 from broker.observe.timing import SAMPLE_MASK, measured
 from rules.actions.action import LastError, Step
-from rules.deferred import Deferrals, in_order, with_questions
+from rules.deferred import Deferrals, Outcome, in_order, with_questions
 from rules.functions.registry import Functions
 from rules.jq.evaluation import with_variables
 from rules.metrics import Counts
@@ -203,7 +203,7 @@ class Rule:
         """The function that evaluates columns, also those of deferred messages."""
         return self.statement.on_event
 
-    def complete(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
+    def complete(self, outcome: Outcome, message: Message) -> Iterator[object]:
         """Count the evaluation of a deferred input and run the actions for its rows. It is too late to drop anything.
 
         Stops after each row of a list, for others to have their turn.
@@ -211,11 +211,14 @@ class Rule:
         self.counts.matched.value += 1
         if isinstance(outcome, Exception):
             self._failed(self.statement.on_event, outcome)
-        elif type(outcome) is not list or not outcome:
-            self._finish(outcome, message)
-        else:
+        elif isinstance(outcome, Iterator):
             most_bytes = max(MAX_ROWS_BYTES, MAX_ROWS_TIMES * len(message.payload))
-            yield from self._act_on_many(outcome, message, most_bytes)
+            try:
+                yield from self._act_on_many(outcome, message, most_bytes)
+            except Exception as error:  # noqa: BLE001 (of a part of the list behind the rows that are done)
+                self._failed(self.statement.on_event, error)
+        else:
+            self._finish(outcome, message)
 
     def _runner(
         self, program: Program, variables: Callable[[Any], Row] | None, may_wait: bool
@@ -284,18 +287,18 @@ class Rule:
                 CHAIN.end()
 
     def _act_on_many(
-        self, rows: Sequence[Row], message: Message, most_bytes: int
+        self, rows: Iterable[Row], message: Message, most_bytes: int
     ) -> Iterator[Refusal | None]:
         """The same row by row, within a maximum of bytes of rows: each may hold all of a large payload."""
         made_bytes = 0
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(rows):
+            if made_bytes > most_bytes:
+                self._failed(self.statement.on_event, _too_large(most_bytes, number))
+                return
             before_bytes = self._uncommitted_bytes()
             refusal = self._act(row, message)
             made_bytes += self._uncommitted_bytes() - before_bytes
             yield refusal
-            if made_bytes > most_bytes and number < len(rows):
-                self._failed(self.statement.on_event, _too_large(most_bytes, len(rows) - number))
-                return
         self.counts.passed.value += 1
 
     def _uncommitted_bytes(self) -> int:
@@ -341,9 +344,9 @@ class Rule:
             )
 
 
-def _too_large(most_bytes: int, left: int) -> EvaluationError:
+def _too_large(most_bytes: int, rows: int) -> EvaluationError:
     return EvaluationError(
-        f"the rows of one message take more than {most_bytes >> 20} MiB; the last {left} are dropped"
+        f"the rows of one message take more than {most_bytes >> 20} MiB; those after row {rows} are dropped"
     )
 
 

@@ -24,6 +24,10 @@ MAX_ROW_BYTES: Final = 8 * 1024 * 1024
 FEW_COLUMNS: Final = 4
 # Longest array that FOREACH walks in a rule that may drop the message, which waits for it.
 MAX_ITEMS_INLINE: Final = 10_000
+# Maximum memory of the rows of such an array, approximately, in bytes.
+MAX_ROWS_MEMORY_INLINE: Final = 32 * 1024 * 1024
+# Memory of rows of other rules, approximately, in bytes, from which on their actions are done before more are made.
+HELD_ROWS_MEMORY: Final = 16 * 1024 * 1024
 # Maximum items that FOREACH walks while the publish waits; the items of a longer array take turns with other work.
 INLINE_ROWS: Final = 500
 # The same in expressions: items times what DO and INCASE evaluate for each; and in rows times actions, in tenths.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,19 @@ HEAVY = {
         + ' FROM "in/#"',
         _list(5_000), None, rows=5_000,
     ),
+    "rows of a short string each": Heavy(
+        'FOREACH payload.v AS v DO concat(payload.x, str(v)) AS v FROM "in/#"',
+        json.dumps({"v": [1] * 50_000, "x": "x" * 4_000}), None, rows=50_000,
+    ),
+    "rows of many short strings": Heavy(
+        "FOREACH payload.v AS v DO " + ", ".join(f"concat(payload.x, str(v + {n})) AS v{n}" for n in range(100))
+        + ' FROM "in/#"',
+        json.dumps({"v": [1] * 1_000, "x": "x" * 4_000}), None, rows=1_000,
+    ),
+    "rows of an array each": Heavy(
+        'FOREACH payload.v AS v DO split(payload.x, \',\') AS v FROM "in/#"',
+        json.dumps({"v": [1] * 2_000, "x": "ab," * 1_000}), None, rows=2_000,
+    ),
     "rows of a jq program": Heavy(
         'SELECT * JQ \'.payload | fromjson[] | {v: .}\' FROM "in/#"', _list(40_000), None, rows=40_000
     ),
@@ -151,23 +164,43 @@ HEAVY = {
 def test_a_message_takes_its_turn_or_fails_with_a_sentence(
     node: Node, watch: Watch, name: str
 ) -> None:
-    heavy = HEAVY[name]
-    rule = {"name": "heavy", "sql": heavy.sql, "actions": [heavy.action or REPUBLISH]}
-    node.call("POST", "/rules", rule)
-    client = Client(node, "heavy-publisher")
+    _check(node, watch, HEAVY[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        ("as many items as may be, into a stream", STREAM),
+        ("items of an expression each", REPUBLISH),
+        ("items of an expression each", STREAM),
+        ("rows of many short strings", REPUBLISH),
+        ("rows of as many bytes as may be", STREAM),
+    ],
+    ids=lambda part: part["type"] if isinstance(part, dict) else part,
+)
+def test_rows_take_as_little_memory_of_a_broker_that_has_kept_none(
+    tmp_path: Path, name: str, action: Any
+) -> None:
+    with _fresh(tmp_path) as (node, watch):
+        node.call("POST", "/streams", {"name": "rows"})
+        _check(node, watch, replace(HEAVY[name], action=action))
+
+
+def test_rows_that_are_done_before_a_later_piece_fails_are_kept(node: Node) -> None:
+    sql = 'FOREACH payload.v AS v DO v + 1 AS n, concat(payload.x, str(v)) AS text FROM "in/#"'
+    node.call("POST", "/rules", {"name": "pieces", "sql": sql, "actions": [REPUBLISH]})
+    client = Client(node, "pieces")
     try:
-        watch.begin()
-        client.publish("in/1", heavy.payload)
-        shown = eventually(lambda: _done(node, heavy))
-        client.publish("in/1", "1")  # what follows has its turn as well
-        watch.check()
-        if heavy.says is None:
-            assert shown["metrics"]["failed.exception"] == 0, shown["last_error"]
-        else:
-            assert heavy.says in shown["last_error"]["text"], shown["last_error"]
+        client.publish("in/1", json.dumps({"v": [*[1] * 9_000, {}], "x": "x" * 4_000}))
+        shown = eventually(lambda: _failed(node, "pieces"))
+        metrics = shown["metrics"]
+        assert 3_000 < metrics["actions.success"] < 9_000
+        assert (metrics["matched"], metrics["passed"], metrics["failed.exception"]) == (1, 0, 1)
+        text = "line 1, column 27: '+' cannot take a map and an integer"
+        assert shown["last_error"]["text"] == text
     finally:
         client.close()
-        node.call("DELETE", "/rules/heavy")
+        node.call("DELETE", "/rules/pieces")
 
 
 def test_a_rule_that_drops_messages_looks_at_a_long_array_before_they_go_on(node: Node) -> None:
@@ -203,6 +236,24 @@ def test_a_rule_that_drops_messages_writes_few_rows_of_a_large_payload(
         client.publish("drop/2", json.dumps({"v": [1] * 9_000, "x": "x"}))
         watch.check()
         assert node.call("GET", "/rules/drops")["metrics"]["actions.success"] > 18_000
+    finally:
+        client.close()
+        node.call("DELETE", "/rules/drops")
+
+
+def test_a_rule_that_drops_messages_holds_few_copies_of_a_large_payload(
+    node: Node, watch: Watch
+) -> None:
+    sql = 'FOREACH payload.v AS v DO v, payload AS p FROM "drop/#"'
+    rule = {"name": "drops", "sql": sql, "actions": [REPUBLISH, {"type": "drop"}]}
+    node.call("POST", "/rules", rule)
+    client = Client(node, "drops")
+    try:
+        watch.begin()
+        client.publish("drop/1", json.dumps({"v": [1] * 2_000, "x": "x" * 300_000}))
+        watch.check()
+        shown = node.call("GET", "/rules/drops")
+        assert "take at most 33554432 bytes of memory" in shown["last_error"]["text"]
     finally:
         client.close()
         node.call("DELETE", "/rules/drops")
@@ -266,7 +317,7 @@ def test_short_lists_of_short_lists_take_turns(tmp_path: Path, source: str) -> N
 
 @contextmanager
 def _fresh(tmp_path: Path) -> Iterator[tuple[Node, Watch]]:
-    """A broker that has not yet taken any memory for earlier tests."""
+    """A broker that has kept no memory of earlier tests, which would hide as much that a test takes."""
     with running(tmp_path / "node", config=_CONFIG, may_fork=False) as node:
         node.call("GET", "/rules")
         watch = Watch(node)
@@ -299,6 +350,30 @@ def _chain(node: Node, source: str) -> Iterator[None]:
     node.call("POST", "/rules/second/metrics:reset")
     client.close()
     yield
+
+
+def _check(node: Node, watch: Watch, heavy: Heavy) -> None:
+    rule = {"name": "heavy", "sql": heavy.sql, "actions": [heavy.action or REPUBLISH]}
+    node.call("POST", "/rules", rule)
+    client = Client(node, "heavy-publisher")
+    try:
+        watch.begin()
+        client.publish("in/1", heavy.payload)
+        shown = eventually(lambda: _done(node, heavy))
+        client.publish("in/1", "1")  # what follows has its turn as well
+        watch.check()
+        if heavy.says is None:
+            assert shown["metrics"]["failed.exception"] == 0, shown["last_error"]
+        else:
+            assert heavy.says in shown["last_error"]["text"], shown["last_error"]
+    finally:
+        client.close()
+        node.call("DELETE", "/rules/heavy")
+
+
+def _failed(node: Node, rule: str) -> Any:
+    shown = node.call("GET", f"/rules/{rule}")
+    return shown if shown["metrics"]["failed.exception"] else None
 
 
 def _done(node: Node, heavy: Heavy) -> Any:

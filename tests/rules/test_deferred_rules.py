@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
+from broker.core.action import Row
 from broker.core.client import Client
 from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
@@ -20,12 +22,13 @@ from broker.storage.store import Batch, Committed, LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import LogKeys
 from broker.streams.queues import StoredQueues
-from rules.deferred import Bounds, Deferrals
+from rules.deferred import Bounds, Deferrals, Outcome
 from rules.functions.library import standard
 from rules.jq.pool import WorkerPool
 from rules.rule import Statement, compile_statement
 from rules.sql.compiler.columns import Event
-from rules.sql.compiler.program import Program, Result, RuleContext
+from rules.sql.compiler.program import Program, RuleContext
+from rules.sql.limits import HELD_ROWS_MEMORY
 from rules.sql.values import defined, json_bytes
 from tests.support.waiting import until
 
@@ -49,32 +52,44 @@ class Store(MemoryStore):
 class Rule:
     """As much of a rule as is asked for here: rows go to a log of the store, failures to a list."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, sql: str = SQL) -> None:
         self.name, self._writer = "r", writer
         context = RuleContext("n", {"rule_id": "r"}, lambda: 0)
-        self.statement: Statement = compile_statement(SQL, standard(), context)
+        self.statement: Statement = compile_statement(sql, standard(), context)
         self.errors: list[str] = []
+        self.acted: list[Any] = []
+        """The member ``n`` of the rows of lists."""
 
     @property
     def event_program(self) -> Program:
         return self.statement.on_event
 
-    def complete(self, outcome: Result | Exception, message: Message) -> Iterator[None]:
+    def complete(self, outcome: Outcome, message: Message) -> Iterator[None]:
         if isinstance(outcome, Exception):
             self.errors.append(str(outcome))
-            return iter(())
-        assert isinstance(outcome, dict)
+        elif isinstance(outcome, Iterator):
+            try:
+                for row in outcome:
+                    self.acted.append(row["n"])
+                    self._write({"n": row["n"]}, message)
+                    yield
+            except Exception as error:  # noqa: BLE001 - what a later part of the list failed with
+                self.errors.append(str(error))
+        else:
+            assert isinstance(outcome, dict)
+            self._write(outcome, message)
+
+    def _write(self, row: Row, message: Message) -> None:
         self._writer.append(
-            ROWS, StreamRecord(1, message.topic, json_bytes(defined(outcome)), 0, False, "")
+            ROWS, StreamRecord(1, message.topic, json_bytes(defined(row)), 0, False, "")
         )
-        return iter(())
 
 
 class World:
-    def __init__(self, store: Store | None = None, most: int = 1000) -> None:
+    def __init__(self, store: Store | None = None, most: int = 1000, sql: str = SQL) -> None:
         self.store, self.metrics = store or Store(), Metrics()
         self.writer = Writer(self.store, asyncio.get_running_loop())
-        self.rule = Rule(self.writer)
+        self.rule = Rule(self.writer, sql)
         queues = StoredQueues(LogKeys(self.writer), SystemClock(), self.metrics)
         self.deferrals = Deferrals("n", queues, WorkerPool(1), Bounds(most, 1 << 20), self.metrics)
         self.deferrals.use([self.rule], ["r"])
@@ -82,16 +97,13 @@ class World:
 
     def put_off(self, *numbers: int) -> None:
         for number in numbers:
-            message = Message(
-                "t/1",
-                b'{"n":%d}' % number,
-                1,
-                False,
-                Client("c", "u"),
-                5,
-                {"User-Property": [("a", "b")]},
-            )
-            self.deferrals.defer("r", message, message, 77)
+            self.put_off_payload(b'{"n":%d}' % number)
+
+    def put_off_payload(self, payload: bytes) -> None:
+        message = Message(
+            "t/1", payload, 1, False, Client("c", "u"), 5, {"User-Property": [("a", "b")]}
+        )
+        self.deferrals.defer("r", message, message, 77)
 
     def rows(self) -> list[dict[str, Any]]:
         return [json.loads(record.payload) for _, record in self.store.read(ROWS, 0, 10_000)]
@@ -212,6 +224,91 @@ def test_a_disabled_rule_keeps_its_queue() -> None:
         world.deferrals.use([world.rule], ["r"])
         await world.until(lambda: not world.deferrals.busy)
         assert world.numbers() == [1]
+        await world.end()
+
+    in_a_world(check)
+
+
+# Rows of 4 KB: more than 4,000 of them are held in pieces.
+LIST = (
+    "FOREACH payload AS n DO n, n + 0 AS sum, {columns} concat('"
+    + "x" * 4000
+    + """', str(n)) AS text FROM "t/#" """
+)
+ASKS = "CASE WHEN n mod 6000 = 5999 THEN jq('if . < 0 then last(range(infinite)) else . end', n) ELSE 0 END AS asked, "
+
+
+def acts_on(items: list[Any], columns: str = "") -> Rule:
+    """The rule after it was given a list."""
+
+    async def check() -> Rule:
+        world = World(sql=LIST.format(columns=columns))
+        world.put_off_payload(json.dumps(items).encode())
+        await world.until(lambda: not world.deferrals.busy)
+        assert world.metrics.value("rule_deferred_done") == 1
+        await world.end()
+        return world.rule
+
+    return asyncio.run(check())
+
+
+def test_rows_that_take_much_memory_are_held_in_pieces() -> None:
+    tracemalloc.start()
+    try:
+        rule = acts_on(list(range(15_000)))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rule.acted == list(range(15_000))
+    assert not rule.errors
+    assert peak_bytes < 1.5 * HELD_ROWS_MEMORY
+
+
+def test_a_list_that_fails_later_keeps_the_pieces_before() -> None:
+    rule = acts_on([*range(9_000), {}, 1])
+    assert rule.acted == list(range(len(rule.acted)))
+    assert 4_000 < len(rule.acted) < 9_000
+    assert rule.errors == ["'+' cannot take a map and an integer"]
+
+
+def test_a_list_that_fails_in_its_first_piece_gives_no_rows() -> None:
+    rule = acts_on([*range(2_000), {}, 1])
+    assert not rule.acted
+    assert len(rule.errors) == 1
+
+
+def test_a_list_that_asks_a_worker_after_its_first_piece_gives_each_row_once() -> None:
+    rule = acts_on(list(range(13_000)), ASKS)
+    assert not rule.errors
+    assert rule.acted == list(range(13_000))
+
+
+class SecondRefused(Store):
+    """Refuses the second commit that holds rows."""
+
+    is_first = True
+
+    def commit(self, batch: Batch) -> Committed:
+        committed = super().commit(batch)
+        if self.is_first and ROWS in batch.appends:
+            self.is_first, self.refuses = False, 1
+        return committed
+
+
+def test_a_failure_inside_a_long_list_does_not_repeat_what_was_done_before_it() -> None:
+    items = list(range(5_000))
+
+    async def check() -> None:
+        store = SecondRefused()
+        world = World(store, sql='FOREACH payload AS n DO n FROM "t/#"')
+        world.put_off_payload(b"[-1]")
+        world.put_off_payload(json.dumps(items).encode())
+        await world.until(lambda: not world.deferrals.busy)
+        assert (store.is_first, store.refuses) == (False, 0)
+        numbers = world.numbers()
+        assert len(numbers) > 1 + len(items)  # some rows of the list were written twice
+        assert numbers[-len(items) :] == items
+        assert numbers.count(-1) == 1
         await world.end()
 
     in_a_world(check)

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from tests.end_to_end.clients import Client
-from tests.support.node import Node
+from tests.support.node import Node, eventually
 from tests.support.processor import Stopwatch, is_within
 
 MAX_LATENESS_S = 0.1
@@ -21,6 +21,8 @@ class Watch:
     """
 
     def __init__(self, node: Node) -> None:
+        # a broker that is ready imports 100 MB of libraries, which are none of an input's memory
+        eventually(lambda: "node.complete" in node.log.read_text())
         self._pid = node.pid
         self._client = Client(node, "watch")
         self._client.subscribe("watch", 1)

@@ -235,6 +235,9 @@ class _Compiler:
         if incase is None:  # each item is a row: too many are refused before the first is made
             self._out.emit(f"if len({items.code}) > {most}: _too_many_rows({most})")
         self._out.emit("rows = []")
+        row_count = self._out.fresh("row_count")
+        if incase is not None:
+            self._out.emit(f"{row_count} = 0")
         item = self._out.fresh(item_name)
         part = self._out.fresh("part")
         self._out.emit(
@@ -250,13 +253,15 @@ class _Compiler:
                 self._fields(tree.expressions, done, "DO")
                 self._out.emit(f"rows.append({self._checked_row(tree.expressions, done)})")
             if incase is not None:
-                self._out.emit(f"if len(rows) > {most}: _too_many_rows({most})")
+                self._out.emit(f"{row_count} += len(rows)")
+                self._out.emit(f"if {row_count} > {most}: _too_many_rows({most})")
             self._out.emit(f"if {part} is not {items.code}:")
             with self._out.block():
                 left = self._out.fresh("left")
                 self._out.emit(f"{left} = _work.left")
-                self._out.emit(f"yield len({part})")
+                self._out.emit(f"yield len({part}), rows")
                 self._out.emit(f"_work.left = {left}")
+                self._out.emit("rows = []")
         self._out.emit("return rows")
 
     def _walked(self, last: Tree, scope: Scope) -> Value:
