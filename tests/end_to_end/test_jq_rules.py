@@ -252,11 +252,11 @@ def test_a_rule_in_jq_makes_rows_of_columns_and_payload(node: Node) -> None:
     node.call("POST", "/rules", {**rule, "actions": [{"type": "stream", "stream": "odd-rows"}]})
     with Publisher(node, "p") as publisher:
         publisher.publish("odd/a", '{"values":[1,2,3]}')
-    assert values(node) == [2, 3, 4]
+    eventually(lambda: values(node) == [2, 3, 4])
     _kill(node)
     node.start()
     shown = node.call("GET", "/rules/odd")
     assert (shown["language"], shown["jq"], shown["from"]) == ("jq", rule["jq"], ["odd/#"])
     with Publisher(node, "p") as publisher:
         publisher.publish("odd/a", '{"values":[5]}')
-    assert values(node) == [2, 3, 4, 6]
+    eventually(lambda: values(node) == [2, 3, 4, 6])
