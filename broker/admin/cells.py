@@ -11,18 +11,23 @@ from typing_extensions import TypedDict
 from broker.observe.metrics import Metrics
 
 
-class Arrival(TypedDict):
-    """Contents of a cell that left the `machine` for another one: the clients that were disconnected, and the
-    sessions and the messages in store for them that it had after that. `expired_sessions` have ended since, as their
-    clients stayed away for too long; `lost_sessions` and `lost_messages` were not there."""
+class Contents(TypedDict):
+    """Contents of cells that move: clients that were disconnected, and the sessions and messages in store that there were
+    after that. `expired_sessions` have ended since, as their clients stayed away for too long; `lost_sessions` and
+    `lost_messages` were not there. Sessions in memory are lost, as with any restart."""
 
-    machine: str
     clients: int
     sessions: int
     messages: int
     expired_sessions: int
     lost_sessions: int
     lost_messages: int
+
+
+class Arrival(Contents):
+    """The contents of a cell that left the `machine` for another one."""
+
+    machine: str
 
 
 class CellRow(TypedDict):
@@ -55,7 +60,8 @@ class CopiesOfCell(NamedTuple):
 
 
 class CellService:
-    """Shows this cell. ``status`` is that of the process, in the form of ``GET /status``."""
+    """Shows this cell. ``status`` is that of the process, in the form of ``GET /status``. A cell that ``has_started``
+    is running, also where load balancers are to send it no clients."""
 
     def __init__(
         self,
@@ -64,17 +70,20 @@ class CellService:
         metrics: Metrics,
         copies: Callable[[], CopiesOfCell] | None = None,
         arrival: Callable[[], Arrival | None] = lambda: None,
+        has_started: Callable[[], bool] | None = None,
     ) -> None:
         self._number = number
         self._status = status
         self._metrics = metrics
         self._copies = copies
         self._arrival = arrival
+        self._has_started = has_started
 
     def rows(self) -> list[CellRow]:
         """The row of this cell; the front joins those of all."""
         status = self._status()
         health = status["health"]
+        has_started = health["ready"] if self._has_started is None else self._has_started()
         copies = None if self._copies is None else self._copies()
         arrival = self._arrival()
         if arrival is not None:
@@ -83,7 +92,7 @@ class CellService:
             {
                 "number": self._number,
                 "machine": None if copies is None else copies.machine,
-                "state": "running" if health["ready"] else "starting",
+                "state": "running" if has_started else "starting",
                 "pid": os.getpid(),
                 "since": status["started_at"],
                 "clients": status["connections"],

@@ -6,7 +6,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from broker.admin.cells import Arrival
+from broker.admin.cells import Arrival, Contents
 
 
 class MachineRow(TypedDict):
@@ -49,16 +49,9 @@ class Move(TypedDict):
     arrival: Arrival | None
 
 
-class Moves(TypedDict):
-    """The result of an order to move cells, with the numbers of all of them: clients that were disconnected, and
-    sessions and messages in store that came along, have expired, or were lost. Sessions in memory are lost, as with any
-    restart. `uncounted` are the cells that were taken over, or have ended since: nothing is known of these."""
+class Moves(Contents):
+    """The result of an order to move cells, with the contents of all of them. `uncounted` are the cells that were taken
+    over, or have ended since: nothing is known of these."""
 
     cells: list[Move]
-    clients: int
-    sessions: int
-    messages: int
-    expired_sessions: int
-    lost_sessions: int
-    lost_messages: int
     uncounted: int

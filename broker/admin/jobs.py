@@ -82,8 +82,8 @@ def new_job_id() -> str:
 class Job:
     """Work in the event loop. It calls ``advance`` between two pieces, and ends early when that is false.
 
-    With an ``order``, which says all that there is to do, it may be paused, and it continues when the broker starts
-    again; the work looks at ``is_paused``.
+    With an ``order``, which says all that there is to do, it continues when the broker starts again. It may be paused
+    where its work looks at ``is_paused`` (``may_pause``).
     """
 
     kind: str
@@ -100,6 +100,7 @@ class Job:
     failure: Exception | None = None
     is_cancelled: bool = False
     order: Spec | None = None
+    may_pause: bool = False
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -114,7 +115,7 @@ class Job:
     def pause(self, *, is_paused: bool) -> None:
         """Pause or resume the job. Raises ``Conflict`` if it cannot."""
         verb, state = ("paused", "running") if is_paused else ("resumed", "paused")
-        if self.order is None or self.state != state:
+        if not self.may_pause or self.state != state:
             raise Conflict(
                 f"job {self.id} cannot be {verb}: it is a {self.kind} that is {self.state}"
             )
@@ -181,6 +182,7 @@ class Jobs:
         ]
         self._left = [row for row in rows if row.get("order")]
         self._works: dict[str, Work] = {}
+        self._pausable: set[str] = set()
         over = {"state": "interrupted", "rate": None, "eta_s": None, "error": _INTERRUPTED}
         ended = [row for row in rows if not row.get("order")]
         self._interrupted: dict[str, Spec] = {
@@ -203,11 +205,14 @@ class Jobs:
             raise Unavailable(
                 f"{MAX_RUNNING} jobs run already; wait for one, or cancel it", retry_after_s=10
             )
-        return self._begin(Job(kind, name, unit, total, self._clock, self.keep, order=order), work)
+        job = Job(kind, name, unit, total, self._clock, self.keep, order=order)
+        return self._begin(job, work)
 
-    def takes_orders(self, kind: str, work: Work) -> None:
-        """Say what the orders of a kind of jobs are done by."""
+    def takes_orders(self, kind: str, work: Work, *, may_pause: bool = True) -> None:
+        """Say what the orders of a kind of jobs are done by, and if that may be paused."""
         self._works[kind] = work
+        if may_pause:
+            self._pausable.add(kind)
 
     def start_again(self) -> None:
         """After a start of the broker: continue what has an order."""
@@ -224,6 +229,7 @@ class Jobs:
         self._left = []
 
     def _begin(self, job: Job, work: Work | None = None) -> Job:
+        job.may_pause = job.order is not None and job.kind in self._pausable
         job.task = asyncio.create_task(
             self._run(job, work or self._works[job.kind]), name=f"{job.kind} {job.name}"
         )

@@ -189,11 +189,11 @@ class Api:
         app = features.load(features.API_APPLICATION)(context)
         return self._servers(app), context
 
-    def _alarm_of_configuration(self, cell: int, is_raised: bool, why: str) -> None:
+    def _alarm_of_configuration(self, cell: int, is_raised: bool, reason: str) -> None:
         self._node.alarms.set(
             f"configuration_differs:{cell}",
             is_raised,
-            f"cell {cell} has another configuration than cell 0: {why}",
+            f"cell {cell} has another configuration than cell 0: {reason}",
             cell=cell,
         )
 
@@ -247,7 +247,12 @@ def context_of(node: Node, reload: ConfigReload, number: int = 0) -> Any:
         publisher=node.server.publisher,
         status=status.read,
         cells=CellService(
-            number, status.read, node.metrics, node.copies_of_cell, lambda: node.arrival
+            number,
+            status.read,
+            node.metrics,
+            node.copies_of_cell,
+            lambda: node.arrival,
+            node.health.has_started,
         ),
         cluster=ClusterService(
             None if node.steering is None else node.steering.place,

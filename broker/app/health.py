@@ -79,6 +79,10 @@ class NodeHealth:
             return self._overloaded()
         return None
 
+    def has_started(self) -> bool:
+        """True once the node has served clients, whether or not it should get more of them now."""
+        return self._server.is_loaded and self._is_open()
+
     def remark(self) -> str:
         """Remark about a node that is ready."""
         if self._overload.is_active:

@@ -51,10 +51,15 @@ _OF_MACHINE: Final = frozenset(
 
 
 def _digest(config: Config, objects: Mapping[str, Sequence[Spec]]) -> str:
-    settings = {
-        name: value for name, value in config.effective().items() if name not in _OF_MACHINE
-    }
-    return sha256(jsontext.encode([settings, objects])).hexdigest()
+    """Digest of settings and objects, one after the other: each is encoded while no other thread runs."""
+    digest = sha256()
+    for name, settings in config.effective().items():
+        if name not in _OF_MACHINE:
+            digest.update(jsontext.encode([name, settings]))
+    for name, specs in objects.items():
+        for spec in specs:
+            digest.update(jsontext.encode([name, spec]))
+    return digest.hexdigest()
 
 
 class _ChangedSection(NamedTuple):

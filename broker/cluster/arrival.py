@@ -1,5 +1,5 @@
-"""What a cell has when it ends in order, kept in its store: the machine that runs it next compares it with what it
-finds there, so that the one who moves a cell is told what came with it."""
+"""Contents of a cell that ends in order, noted in its store. The next process of the cell compares them with the store
+that it opened, and a job that moves cells reports the difference."""
 
 from __future__ import annotations
 
@@ -38,12 +38,16 @@ def leave(values: Values, server: Holding, machine: str) -> None:
 
 
 def arrived(values: Values, server: Holding, machine: str) -> Arrival | None:
-    """How this cell came here, once its store is loaded; None where it ended on this machine, or in disorder."""
+    """Contents with which this cell came to this machine, once its store is loaded; None where it ended on this
+    machine, was killed, or is of another release."""
     data = values.get(_KEY)
     if data is None:
         return None
     values.put(_KEY, None)
-    left = msgspec.msgpack.decode(data, type=_Left)
+    try:
+        left = msgspec.msgpack.decode(data, type=_Left)
+    except msgspec.MsgspecError:
+        return None  # a start does not fail for a report
     if left.machine == machine:
         return None
     sessions, messages = server.held()

@@ -54,6 +54,7 @@ from broker.cluster.nats.log import NatsLog
 from broker.cluster.owners import owners_in
 from broker.cluster.settings import ClusterSettings
 from broker.cluster.supervisor import is_running, lock
+from broker.config.sections import replace_file
 from broker.core.cells import LEAVES
 from broker.core.errors import Unavailable
 from broker.observe.log import get_logger
@@ -161,7 +162,7 @@ class Keeper:
         self._is_drained = self._drained.exists()
         self._draining = threading.Lock()
         """Held while that changes, in the file too: orders come on threads."""
-        self._gives = int(self._drained.read_text() or ALL) if self._is_drained else ALL
+        self._gives = _gives_of(self._drained) if self._is_drained else ALL
         """Number of cells that this machine may still give to others while it is drained."""
         self._is_orphan = False
         self._left_s = 0.0
@@ -259,7 +260,7 @@ class Keeper:
             was_drained = self._is_drained
             if not (begins or was_drained):
                 raise _Refused(f"machine {self._own!r} was resumed")
-            self._drained.write_text("" if gives == ALL else str(gives))
+            replace_file(self._drained, b"" if gives == ALL else b"%d" % gives)
             with self._lock:
                 self._is_drained = True
                 self._gives = gives
@@ -330,10 +331,8 @@ class Keeper:
             else:
                 if asked.verb == "forget" and name not in forgotten:
                     forgotten.append(name)
-                if asked.verb == "rebalance" and cell >= 0:
+                if asked.verb == "rebalance":
                     homes.pop(cell, None)
-                elif asked.verb == "rebalance":
-                    homes.clear()
                 homes = dict(
                     spread({**self._first_homes, **homes}, self._copied(states), forgotten)
                 )
@@ -669,6 +668,11 @@ class Keeper:
                 _log.warning("keeper.cannot_write", reason=problem)
             else:
                 _log.info("keeper.writes")
+
+
+def _gives_of(drained: Path) -> int:
+    text = drained.read_text(errors="replace").strip()
+    return int(text) if text.isdecimal() and text.isascii() else ALL
 
 
 def _remove_copy(cell: int, directory: Path) -> None:

@@ -54,13 +54,13 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 ALL: Final = -1
+"""Number of cells of a machine that is to give all of them."""
 Verb = Literal["show", "drain", "give", "resume", "take", "rebalance", "forget"]
 
 
 class Asked(msgspec.Struct, frozen=True):
     """A question to a keeper; the ``machine`` and the ``cell`` are those of an order that is about them. A machine that
-    is to be drained ``gives`` so many of its cells until the next order; -1 for all. Only the ``cell`` is rebalanced
-    where there is one."""
+    is drained ``gives`` so many of its cells until the next order. A ``cell`` is rebalanced by itself."""
 
     verb: Verb
     machine: str = ""

@@ -1,7 +1,7 @@
 """The machines of a cluster for the API: what they run, and orders to them.
 
-A keeper carries an order out; what is in hand with it (when, how fast, when it is over) is a job of the first cell. Its
-order is in the store of that cell, so that it goes on where that cell comes to run.
+Keepers carry orders out. When, how fast and until when is decided by a job of the first cell, whose order is in the
+store of that cell, so that it continues where the cell comes to run.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from typing_extensions import TypedDict
 
-from broker.admin.cells import Arrival, CellRow
+from broker.admin.cells import CellRow, Contents
 from broker.admin.cluster import MachineRow, Move, Moves, SlotRow
 from broker.cluster.decisions import spread
 from broker.cluster.keeping import ALL, SHOW, Asked, State, Told, ask
@@ -25,9 +25,9 @@ from broker.core.kinds import counted
 from broker.core.objects import Spec
 
 _LOOK_S: Final = 0.25
-# Seconds for which cells that have moved are waited for, to be asked what came with them.
+# Seconds to wait for cells that have moved, before the report says that they are not counted.
 _ARRIVED_S: Final = 20.0
-# Seconds without a machine after which those who wait for it are told that it is away.
+# Seconds without an answer of a machine until a job that needs it fails.
 _AWAY_S: Final = 10.0
 _SECOND_NS: Final = 1_000_000_000
 
@@ -35,14 +35,20 @@ Advance = Callable[[int], bool]
 
 
 class Plan(TypedDict):
-    """The cells that are to move, each with the machine that it goes to, where that is known; and their number."""
+    """The cells of an order, each with the machine that it goes to, where that is known. Those that ``stay`` run there
+    already; ``total`` is the number of the others."""
 
     cells: dict[str, str]
+    stay: list[str]
     total: int
 
 
-def _plan(cells: Mapping[int, str]) -> Plan:
-    return {"cells": {str(cell): name for cell, name in cells.items()}, "total": len(cells)}
+def _plan(cells: Mapping[int, str], stay: Sequence[int] = ()) -> Plan:
+    return {
+        "cells": {str(cell): name for cell, name in cells.items()},
+        "stay": [*map(str, stay)],
+        "total": len(cells) - len(stay),
+    }
 
 
 def _is_there(row: CellRow | None) -> bool:
@@ -67,7 +73,7 @@ class ClusterService:
         self._at_work: dict[str, tuple[str, str]] = {}
         """Kind of the order and its machine, by the identifier of the job."""
         self.rows: Callable[[Sequence[int]], Awaitable[list[CellRow | None]]] = _no_rows
-        """What cells show of themselves; set in the first cell."""
+        """The rows of cells; set in the first cell."""
 
     async def machines(self) -> list[MachineRow]:
         """The machines, in the order of their cells.
@@ -132,36 +138,41 @@ class ClusterService:
         wait_s = (order["begins_ns"] - self._clock.now_ns()) / _SECOND_NS
         next_s = self._clock.monotonic_s() + wait_s
         given = None if order["is_slow"] else ALL
-        before = len(cells)
+        left = len(cells)
         with self._working(id, "drain", name):
-            progress = self._looks(name, lambda: advance(len(cells) - before), asks_it=True)
-            async for told in progress:
+            looks = self._looks(name, lambda: advance(max(0, len(cells) - left)), asks_it=True)
+            async for told in looks:
                 state = told.machines[name]
                 if not state.is_drained:
                     raise Conflict(f"machine {name!r} was resumed")
-                if len(state.runs) < before:
-                    before, given = len(state.runs), None
-                    next_s = max(next_s, self._clock.monotonic_s() + pause_s)
                 if not state.runs:
+                    advance(len(cells))
                     break
+                if len(state.runs) != left:
+                    left, given = len(state.runs), None if order["is_slow"] else ALL
+                    next_s = max(next_s, self._clock.monotonic_s() + pause_s)
                 is_time = self._clock.monotonic_s() >= next_s and not is_paused()
                 gives = (1 if pause_s else ALL) if is_time else 0
                 if gives != given:
-                    await self._insisted(name, Asked("give", name, gives=gives))
-                    given = gives
+                    with suppress(Unavailable):  # it is asked again
+                        await self._told(
+                            self._with_copies(), name, Asked("give", name, gives=gives)
+                        )
+                        given = gives
             else:
-                await self._insisted(name, Asked("resume", name))
+                await self._ordered(name, Asked("resume", name))
         return await self._moves(cells, name)
 
     async def begin_move(self, name: str, cell: int) -> Plan:
         """Have a cell belong to a machine. Raises as ``resume``, and ``Conflict`` while a rebalance is in hand."""
         self._check_alone("move", name)
         told = await self._ordered(name, Asked("take", name, cell))
-        return _plan({} if cell in told.machines[name].runs else {cell: name})
+        is_there = cell in told.machines[name].runs
+        return _plan({cell: name}, [cell] if is_there else [])
 
-    def move_order(self, cell: int) -> Spec:
+    def move_order(self, plan: Plan, cell: int) -> Spec:
         """A move as it is kept until it is over."""
-        return {"cell": cell}
+        return {"cell": cell, "stays": bool(plan["stay"])}
 
     async def move(self, id: str, name: str, order: Spec, advance: Advance) -> Moves:
         """Wait until a machine runs a cell.
@@ -176,7 +187,9 @@ class ClusterService:
                     f"cell {cell} belongs to machine {told.homes[cell]!r} by a later order"
                 )
             if cell in told.machines[name].runs:
-                return await self._moves([cell])
+                moved = [] if order["stays"] else [cell]
+                advance(len(moved))
+                return await self._moves(moved)
         return await self._moves([])
 
     async def begin_rebalance(self) -> Plan:
@@ -192,17 +205,16 @@ class ClusterService:
         }
         runs = {cell: name for name, one in told.machines.items() for cell in one.runs}
         homes = spread(first, copied, told.forgotten)
-        return _plan(
-            {
-                cell: home
-                for cell, home in sorted(homes.items())
-                if not runs.get(cell) == told.homes[cell] == home
-            }
-        )
+        cells = {
+            cell: home
+            for cell, home in sorted(homes.items())
+            if not runs.get(cell) == told.homes[cell] == home
+        }
+        return _plan(cells, [cell for cell, home in cells.items() if runs.get(cell) == home])
 
     def rebalance_order(self, plan: Plan, pause_s: int) -> Spec:
         """A rebalance as it is kept until it is over."""
-        return {"cells": plan["cells"], "pause_s": pause_s}
+        return {"cells": plan["cells"], "stay": plan["stay"], "pause_s": pause_s}
 
     async def rebalance(
         self, id: str, order: Spec, advance: Advance, is_paused: Callable[[], bool]
@@ -216,25 +228,28 @@ class ClusterService:
         moved: list[int] = []
         away: dict[str, list[str]] = {}
         next_s = 0.0
+
+        def goes_on() -> bool:
+            return advance(len(moved))
+
+        def is_time() -> bool:
+            return not is_paused() and self._clock.monotonic_s() >= next_s
+
         with self._working(id, "rebalance", ""):
             for cell, name in order["cells"].items():
-                is_ordered = False
+                if not await self._kept(Asked("rebalance", cell=int(cell)), goes_on, is_time):
+                    break
+                if cell in order["stay"]:
+                    continue
                 try:
-                    async for told in self._looks(name, lambda: advance(len(moved))):
-                        if not is_ordered:
-                            if is_paused() or self._clock.monotonic_s() < next_s:
-                                continue
-                            await self._insisted("", Asked("rebalance", cell=int(cell)))
-                            is_ordered = True
-                        elif int(cell) in told.machines[name].runs:
+                    async for told in self._looks(name, goes_on):
+                        if int(cell) in told.machines[name].runs:
                             moved.append(int(cell))
                             next_s = self._clock.monotonic_s() + order["pause_s"]
                             break
-                    else:
-                        break
                 except Conflict:
-                    await self._insisted("", Asked("rebalance", cell=int(cell)))
                     away.setdefault(name, []).append(cell)
+            goes_on()
         if away:
             name, cells = next(iter(away.items()))
             raise Conflict(
@@ -262,8 +277,8 @@ class ClusterService:
     async def _looks(
         self, name: str, goes_on: Callable[[], bool], *, asks_it: bool = False
     ) -> AsyncIterator[Told]:
-        """What this machine's keeper, or that of the machine, says of a machine, again and again while the work goes
-        on. Others hear half a second later what its own one knows.
+        """Answers of this machine's keeper about a machine, or with ``asks_it`` of that machine's own one, which knows
+        half a second earlier; again and again while the work continues.
 
         Raises:
             Conflict: it is away.
@@ -282,18 +297,21 @@ class ClusterService:
                 raise Conflict(f"machine {name!r} is away: others take its cells over")
             await asyncio.sleep(_LOOK_S)
 
-    async def _insisted(self, name: str, asked: Asked) -> None:
-        """Give an order until it is kept, or refused."""
-        while True:
-            try:
-                await self._told(self._with_copies(), name, asked)
-            except Unavailable:
-                await asyncio.sleep(_LOOK_S)
-            else:
-                return
+    async def _kept(
+        self, asked: Asked, goes_on: Callable[[], bool], is_time: Callable[[], bool]
+    ) -> bool:
+        """Give an order to this machine's keeper once it is time, until NATS takes it; False where the work ended
+        before."""
+        while goes_on():
+            if is_time():
+                with suppress(Unavailable):
+                    await self._told(self._with_copies(), "", asked)
+                    return True
+            await asyncio.sleep(_LOOK_S)
+        return False
 
     async def _moves(self, cells: Sequence[int], left: str = "") -> Moves:
-        """What came with these cells, of which some may have ``left`` no machine or another one than that."""
+        """Report of these cells: of all, or of those that have ``left`` that machine."""
         waits_s = self._clock.monotonic_s() + _ARRIVED_S
         rows = await self.rows(cells)
         while self._clock.monotonic_s() < waits_s and not all(map(_is_there, rows)):
@@ -309,20 +327,12 @@ class ClusterService:
                     {"cell": cell, "machine": machine, "arrival": arrival if is_known else None}
                 )
         arrivals = [move["arrival"] for move in moves if move["arrival"] is not None]
-
-        def total(of: Callable[[Arrival], int]) -> int:
-            return sum(map(of, arrivals))
-
-        return {
-            "cells": moves,
-            "clients": total(lambda one: one["clients"]),
-            "sessions": total(lambda one: one["sessions"]),
-            "messages": total(lambda one: one["messages"]),
-            "expired_sessions": total(lambda one: one["expired_sessions"]),
-            "lost_sessions": total(lambda one: one["lost_sessions"]),
-            "lost_messages": total(lambda one: one["lost_messages"]),
-            "uncounted": len(moves) - len(arrivals),
+        totals = {
+            figure: sum(arrival[figure] for arrival in arrivals)  # type: ignore[literal-required]
+            for figure in Contents.__annotations__
         }
+        uncounted = len(moves) - len(arrivals)
+        return cast(Moves, {**totals, "cells": moves, "uncounted": uncounted})
 
     # -- orders --
 
@@ -347,23 +357,19 @@ class ClusterService:
                 others = [one.name for one in machines if one.name != name]
                 if not any(await asyncio.gather(*map(self._takes_cells, others))):
                     raise Conflict(f"no other machine than {name!r} runs and could take its cells")
-            told = await self._told(place, to, asked)
-        if name not in told.machines and asked.verb != "forget":
-            raise Unavailable(f"machine {name!r} cannot do so: {told.problem}")
-        return told
+            return await self._told(place, to, asked)
 
     @staticmethod
     async def _told(place: Place, to: str, asked: Asked) -> Told:
         told = await asyncio.to_thread(ask, place.run, to or place.machine, asked)
         if told.refused:
             raise Conflict(told.refused)
+        if to and to not in told.machines:
+            raise Unavailable(f"machine {to!r} cannot do so: {told.problem}")
         if told.problem and not to:
-            about = (
-                "the state of the machines is not known"
-                if asked is SHOW
-                else "the order is not kept"
-            )
-            raise Unavailable(f"{about}: {told.problem}")
+            about = "the state of the machines is not known"
+            text = about if asked is SHOW else "the order is not kept"
+            raise Unavailable(f"{text}: {told.problem}")
         return told
 
     def _told_row(self, name: str, told: Told) -> MachineRow:

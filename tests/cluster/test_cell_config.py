@@ -38,6 +38,7 @@ class Front:
         self.alarms: dict[int, str | None] = {}
         self.versions = {1: "2.0.0", 2: "2.0.0"}
         self.ignoring: set[int] = set()
+        self.adopted: dict[int, int] = {}
         self.config = self.new_config()
 
     def new_config(self) -> cell_config.ConfigOfCells:
@@ -97,6 +98,7 @@ class Front:
         if self.reads_slowly is not None and changes is None:
             wait, self.reads_slowly = self.reads_slowly, None
             await wait.wait()
+        self.adopted[cell] = self.adopted.get(cell, 0) + 1
         if cell not in self.ignoring:
             self.taken[cell] = read
         return Reply(cell, 200, b"{}")
@@ -204,11 +206,28 @@ async def test_cells_of_another_release_and_those_that_are_away_are_not_compared
     front.file = 1
     front.config.start()
     await until(lambda: front.alarms.get(2))
-    assert 1 not in front.alarms
+    assert front.alarms[1] is None
     front.away = {2}
     front.ignoring.clear()
     before = front.alarms[2]
     front.versions[1] = "2.0.0"
-    await until(lambda: 1 in front.alarms)
+    await until(lambda: front.taken[1] == 1)
     assert front.alarms == {1: None, 2: before}
+    front.config.stop()
+
+
+@on_loop
+async def test_a_cell_that_keeps_differing_takes_over_all_again_now_and_then(
+    short_waits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it reads all files."""
+    monkeypatch.setattr(cell_config, "_RARELY", 10)
+    front = Front()
+    front.ignoring = {2}
+    front.file = 1
+    front.config.start()
+    await until(lambda: front.alarms.get(2))
+    adopted = front.adopted[2]
+    await until(lambda: front.config._differ[2] >= 25)
+    assert front.adopted[2] <= adopted + 2
     front.config.stop()

@@ -18,7 +18,7 @@ from broker.admin.cluster import Moves
 from broker.cluster.keeping import ALL, SHOW, Asked, State, Told, server_of_keeper
 from broker.cluster.service import ClusterService
 from broker.core.cells import Machine, Place
-from broker.core.errors import Conflict
+from broker.core.errors import Conflict, Unavailable
 from tests.support.waiting import until
 
 MACHINES = [Machine("a", "a", 7946, 0, 1), Machine("b", "b", 7946, 1, 3)]
@@ -33,11 +33,17 @@ class Keepers:
         }
         self.homes = {cell: machine.name for machine in MACHINES for cell in machine.cells}
         self.asked: list[Asked] = []
+        self.before: Callable[[Asked], None] | None = None
+        """Called with each question, before its answer."""
         self._forgotten = forgotten
 
     def answer(self, name: str, asked: Asked) -> Told:
         if asked != SHOW:
             self.asked.append(asked)
+        if self.before is not None:
+            self.before(asked)
+        if name not in self.states:
+            return Told(problem="it is lost")
         state = self.states[name]
         if asked.verb == "give" and not state.is_drained:
             return Told(refused="it was resumed")
@@ -93,10 +99,6 @@ class Hands:
         return False
 
 
-def _answer(keepers: Keepers, name: str, asked: Asked) -> Told:
-    return keepers.answer(name, asked)
-
-
 def _with_keepers(
     run: Path,
     keepers: Keepers,
@@ -106,7 +108,7 @@ def _with_keepers(
     async def serve() -> None:
         async with AsyncExitStack() as stack:
             for machine in MACHINES:
-                answer = partial(_answer, keepers, machine.name)
+                answer = partial(keepers.answer, machine.name)
                 server = server_of_keeper(run, machine.name, answer)
                 await server.start()
                 stack.push_async_callback(server.stop)
@@ -165,9 +167,9 @@ class Draining:
         return len(self.keepers.states["b"].runs)
 
     async def looks(self, more: int = 3) -> None:
-        """It has looked at the machine so many times."""
+        """It has looked at the machine so many times, or is over."""
         done = len(self.running.done)
-        await until(lambda: len(self.running.done) >= done + more)
+        await until(lambda: self.task.done() or len(self.running.done) >= done + more)
 
 
 def test_a_drain_gives_its_cells_after_a_wait_one_at_a_time_and_none_while_it_is_paused(
@@ -190,7 +192,7 @@ def test_a_drain_gives_its_cells_after_a_wait_one_at_a_time_and_none_while_it_is
         await drain.looks()
         drain.clock.s += 11
         moves = await drain.task
-        assert drain.running.done[-1] == 2  # of three, before the last one was seen to be gone
+        assert drain.running.done[-1] == 3
         assert [(move["cell"], move["machine"]) for move in moves["cells"]] == [
             (1, "a"),
             (2, "a"),
@@ -246,14 +248,12 @@ def test_a_machine_that_is_resumed_is_not_drained_again_by_the_job(tmp_path: Pat
 
     async def test(drain: Draining) -> None:
         await drain.looks()
-        answer = drain.keepers.answer
 
-        def resumed_before(name: str, asked: Asked) -> Told:
+        def resumed(asked: Asked) -> None:
             if asked.verb == "give":
-                answer("b", Asked("resume", "b"))
-            return answer(name, asked)
+                drain.keepers.answer("b", Asked("resume", "b"))
 
-        drain.keepers.answer = resumed_before  # type: ignore[method-assign]
+        drain.keepers.before = resumed
         drain.clock.s += 61
         with pytest.raises(Conflict, match="it was resumed"):
             await drain.task
@@ -268,7 +268,7 @@ def test_a_move_ends_where_a_later_order_sends_the_cell_elsewhere(tmp_path: Path
     async def test(service: ClusterService) -> None:
         plan = await service.begin_move("a", 1)
         assert plan["total"] == 1
-        work = service.move("job", "a", service.move_order(1), Running().advance)
+        work = service.move("job", "a", service.move_order(plan, 1), Running().advance)
         task = asyncio.create_task(work)
         keepers.homes[1] = "b"
         with pytest.raises(Conflict, match="cell 1 belongs to machine 'b' by a later order"):
@@ -285,7 +285,7 @@ def test_cells_go_home_one_after_the_other_with_a_pause(tmp_path: Path) -> None:
 
     async def test(service: ClusterService) -> None:
         plan = await service.begin_rebalance()
-        assert plan == {"cells": {"1": "b", "2": "b"}, "total": 2}
+        assert plan == {"cells": {"1": "b", "2": "b"}, "stay": [], "total": 2}
         running = Running()
         order = service.rebalance_order(plan, 30)
         work = service.rebalance("job", order, running.advance, lambda: False)
@@ -338,3 +338,75 @@ def test_two_jobs_do_not_move_cells_at_once(tmp_path: Path) -> None:
         await drain.service.begin_rebalance()
 
     _drained(tmp_path, 60, 0, test)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_drain_ends_where_its_machine_is_lost_between_a_look_and_an_order(
+    tmp_path: Path, is_cancelled: bool
+) -> None:
+    async def test(drain: Draining) -> None:
+        def lost(asked: Asked) -> None:
+            if asked.verb == "give" and asked.gives:
+                drain.keepers.states.pop("b", None)
+                drain.running.is_cancelled = is_cancelled
+
+        await drain.looks()
+        drain.keepers.before = lost
+        drain.clock.s += 61
+        await until(lambda: drain.task.done() or drain.clock.tick())
+        why = "cannot do so: it is lost" if is_cancelled else "is away"
+        with pytest.raises((Conflict, Unavailable), match=f"machine 'b' {why}"):
+            await drain.task
+
+    _drained(tmp_path, 60, 0, test)
+
+
+def _has_given(drain: Draining, left: int) -> bool:
+    return drain.left() < left
+
+
+def test_a_drain_goes_on_where_a_cell_came_back_to_its_machine(tmp_path: Path) -> None:
+    """The one that it had given was lost elsewhere."""
+
+    async def test(drain: Draining) -> None:
+        await until(lambda: drain.left() == 2)
+        await drain.looks()
+        state = drain.keepers.states["b"]
+        drain.keepers.states["b"] = replace(state, runs=[1, 2, 3])
+        await drain.looks()
+        while drain.left():
+            left = drain.left()
+            drain.clock.s += 11
+            await until(partial(_has_given, drain, left))
+            await drain.looks()
+        assert len((await drain.task)["cells"]) == 3
+
+    _drained(tmp_path, 0, 10, test)
+
+
+def test_a_cell_that_is_there_already_is_not_reported_as_moved(tmp_path: Path) -> None:
+    async def test(service: ClusterService) -> None:
+        plan = await service.begin_move("b", 1)
+        assert plan["total"] == 0
+        running = Running()
+        moves = await service.move("job", "b", service.move_order(plan, 1), running.advance)
+        assert (moves["cells"], moves["sessions"], running.done[-1]) == ([], 0, 0)
+
+    _with_keepers(tmp_path, Keepers([]), test)
+
+
+def test_an_order_that_has_not_moved_its_cell_yet_is_taken_back_by_a_rebalance(
+    tmp_path: Path,
+) -> None:
+    keepers = Keepers([])
+    keepers.homes[1] = "a"  # which cannot take it now
+
+    async def test(service: ClusterService) -> None:
+        plan = await service.begin_rebalance()
+        assert plan == {"cells": {"1": "b"}, "stay": ["1"], "total": 0}
+        order = service.rebalance_order(plan, 0)
+        moves = await service.rebalance("job", order, Running().advance, lambda: False)
+        assert keepers.asked == [Asked("rebalance", cell=1)]
+        assert moves["cells"] == []
+
+    _with_keepers(tmp_path, keepers, test)

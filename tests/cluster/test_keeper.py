@@ -319,6 +319,9 @@ def test_a_drained_machine_gives_as_many_cells_as_it_was_told(
     giving.keeper.answer(Asked("resume"))
     assert giving.keeper.answer(Asked("give")).refused == "machine 'a' was resumed"
     assert not _keeper(tmp_path, 3)._is_drained
+    for text in ("none", "-1", "²", ""):  # somebody has edited it
+        (tmp_path / "drained").write_text(text)
+        assert (_keeper(tmp_path, 3)._is_drained, _keeper(tmp_path, 3)._gives) == (True, ALL)
 
 
 def test_a_keeper_says_whom_it_has_not_heard_yet(

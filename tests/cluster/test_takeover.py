@@ -239,6 +239,8 @@ def test_load_balancers_have_time_to_notice_a_drain(cluster: Cluster) -> None:
     eventually(lambda: ready("c") == parting, 60)
     assert ready("b")[0] == 200
     eventually(lambda: _state(cluster, "c", "b") == ("draining", [2, 3]), 60)
+    cells = cluster["b"].call("GET", "/cells")["items"]
+    assert [row["state"] for row in cells] == ["running"] * 4  # they serve their clients as before
     shown = cluster["b"].call("GET", job)
     assert (shown["kind"], shown["name"], shown["state"]) == ("drain", "c", "running")
     assert shown["progress"] == {"done": 0, "total": 2, "unit": "cells"}

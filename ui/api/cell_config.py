@@ -26,6 +26,8 @@ _AGAIN_S: Final = 1.0
 # Seconds between two comparisons of active configurations, and those in a row that differ until that is an alarm.
 _COMPARE_S: Final = 2.0
 _DIFFERING: Final = 3
+# Interval, in comparisons after those, at which a cell takes over again what is saved: that reads all of it.
+_RARELY: Final = 30
 _ADOPT: Final = "/api/v1/cells:adopt"
 _DIGEST: Final = "/api/v1/cells:digest"
 
@@ -218,19 +220,17 @@ class ConfigOfCells:
 
     async def _compare_with(self, cell: int, own: str) -> None:
         answer = await self._calls.ask(cell, "GET", _DIGEST, actor=Actor("front"))
-        # one of another release has other settings
-        if (
-            isinstance(answer, Away)
-            or not answer.is_good
-            or answer.value["version"] != self._version
-        ):
+        if isinstance(answer, Away) or not answer.is_good:
             return
-        is_other = cell in self._refusals or answer.value["digest"] != own
-        self._differ[cell] = self._differ.get(cell, 0) + 1 if is_other else 0
-        if is_other:
+        # one of another release has other settings
+        is_other = answer.value["version"] == self._version and (
+            cell in self._refusals or answer.value["digest"] != own
+        )
+        times = self._differ[cell] = self._differ.get(cell, 0) + 1 if is_other else 0
+        if 0 < times < _DIFFERING or (times and times % _RARELY == 0):
             self._follow([cell])
         reason = (
             self._refusals.get(cell)
             or "a configuration file of its machine has other settings or objects"
         )
-        self._alarm(cell, self._differ[cell] >= _DIFFERING, reason)
+        self._alarm(cell, times >= _DIFFERING, reason)

@@ -174,6 +174,11 @@ def _called(method: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     return method(**{name: value for name, value in values.items() if name in names})
 
 
+def _key_of_name(verb: Verb) -> str:
+    """Keyword of the name of the one thing that a verb is about; empty where it is about all of them."""
+    return verb.takes[0].key if verb.takes and verb.takes[0].is_required else ""
+
+
 def _subject(verb: Verb, values: Mapping[str, Any]) -> str:
     """The names of the things that a request changes: those that the command has as its first argument."""
     named = next(
@@ -225,9 +230,11 @@ class ResourceRoutes:
         run.__signature__ = Signature(arguments)  # type: ignore[attr-defined]  # read by Operations
         summary, _, text = verb.text.partition(". ")
         if verb.job is not None and verb.job.order:
-            key = verb.takes[0].key if verb.takes and verb.takes[0].is_required else ""
+            key = _key_of_name(verb)
             self._context.jobs.takes_orders(
-                verb.job.kind, lambda job: self._work(verb, {key: job.name} if key else {}, job)
+                verb.job.kind,
+                lambda job: self._work(verb, {key: job.name} if key else {}, job),
+                may_pause="is_paused" in verb.job.passes,
             )
         text += _TRIAL if self._is_trial else ""
         add = getattr(self._ops, verb.method.lower())
@@ -386,9 +393,8 @@ class ResourceRoutes:
             return plan
         total = plan[job.total] if job.total else plan
         work = None if job.order else partial(self._work, verb, values)
-        # a verb about all of them has no name
-        name = next((value for value in values.values() if isinstance(value, str)), "")
-        name = name or plural(self._resource.name)
+        key = _key_of_name(verb)
+        name = values[key] if key else plural(self._resource.name)
         return await result_of(
             request, self._context.jobs.start(job.kind, name, job.unit, total, work, order)
         )

@@ -94,3 +94,30 @@ def test_work_without_an_order_cannot_be_paused() -> None:
         assert job.state == "cancelled"
 
     asyncio.run(run())
+
+
+def test_an_order_whose_work_does_not_look_at_pauses_cannot_be_paused() -> None:
+    """It continues after a restart all the same."""
+    kept = Kept()
+
+    async def begin() -> str:
+        jobs = jobs_on(kept)
+        jobs.takes_orders("steady", counting, may_pause=False)
+        job = jobs.start("steady", "x", "steps", 1 << 60, order={"until": 1 << 60})
+        await until(lambda: job.done > 1)
+        with pytest.raises(Conflict, match="cannot be paused: it is a steady that is running"):
+            jobs.pause(job.id)
+        await jobs.stop()
+        return job.id
+
+    async def go_on(id: str) -> None:
+        jobs = jobs_on(kept)
+        jobs.takes_orders("steady", counting, may_pause=False)
+        jobs.start_again()
+        assert jobs.get(id)["state"] == "running"
+        with pytest.raises(Conflict, match="cannot be paused"):
+            jobs.pause(id)
+        jobs.cancel(id)
+        await until(lambda: jobs.get(id)["state"] == "cancelled")
+
+    asyncio.run(go_on(asyncio.run(begin())))
