@@ -12,9 +12,9 @@ from broker.observe.metrics import Metrics
 
 
 class Contents(TypedDict):
-    """Contents of cells that move: clients that were disconnected, and the sessions and messages in store that there were
-    after that. `expired_sessions` have ended since, as their clients stayed away for too long; `lost_sessions` and
-    `lost_messages` were not there. Sessions in memory are lost, as with any restart."""
+    """Contents of cells that move: clients that were disconnected, and the sessions and messages in store that there
+    were after that. `expired_sessions` have ended since, as their clients stayed away for too long; `lost_sessions`
+    and `lost_messages` were not there. Sessions in memory are lost, as with any restart."""
 
     clients: int
     sessions: int
