@@ -51,10 +51,13 @@ def json_value(value: Any) -> bytes:
         return json_bytes(_plain(value))
 
 
+_NESTING: Final = frozenset({list, dict})
+
+
 def rendered(value: Any) -> str | bytes:
     """The text of a value. Unlike ``text_of`` it has one for every value: rendering never fails."""
     try:
-        return text_of(value)
+        return json_text(value) if type(value) in _NESTING else text_of(value)
     except EvaluationError:
         return json_text(_plain(value))
 

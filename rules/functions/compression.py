@@ -11,6 +11,7 @@ from broker.core import jsontext
 from rules.functions.registry import Data, failure, function
 from rules.functions.spark_form import forms
 from rules.sql.limits import MAX_UNPACKED_BYTES
+from rules.sql.paths import from_json
 from rules.sql.values import UNDEFINED, check_size, string
 from rules.sql.work import spend
 
@@ -143,6 +144,7 @@ def term_encode(x: Any) -> bytes:
             "term_encode", "the value cannot be encoded: it nests too deep, or holds a bit string"
         ) from None
     check_size(len(encoded))
+    spend(len(encoded), 60)
     return encoded
 
 
@@ -153,7 +155,7 @@ def term_decode(s: Data) -> Any:
         raise failure("term_decode", "the data was not made by term_encode")
     spend(len(s), 100)
     try:
-        return _untagged(jsontext.decode(s[len(_TERM_MARK) :]))
+        return _untagged(from_json(s[len(_TERM_MARK) :]))
     except (jsontext.JsonError, LookupError, TypeError, ValueError, RecursionError):
         raise failure("term_decode", "the data was not made by term_encode") from None
 

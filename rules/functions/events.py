@@ -163,6 +163,7 @@ def topic_match(topic: Any, topic_filter: Any) -> bool:
         raise failure(
             "=~", "a topic on the left and a topic filter on the right are needed, both strings"
         )
+    spend(len(topic) + len(topic_filter), 20)
     return functions_text.topic_match(topic, topic_filter)
 
 
@@ -193,12 +194,14 @@ def topic_join(*arguments: Any) -> Any:
 @function(returns="boolean")
 def contains_topic(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
     """True if a list of ``{topic, qos}`` holds that very topic, and that QoS where given."""
+    spend(len(filters), 200)
     return _any(filters, qos, lambda text: text == topic)
 
 
 @function(returns="boolean")
 def contains_topic_match(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
     """True if a filter in a list of ``{topic, qos}`` matches the topic, with that QoS where given."""
+    spend(len(filters), 2000)
     return _any(filters, qos, lambda text: functions_text.topic_match(topic, text))
 
 

@@ -10,8 +10,9 @@ from rules.functions.registry import Kind, StrictText, failure, function
 from rules.jq.blocking import check
 from rules.jq.evaluation import run
 from rules.jq.program import JqError, ProgramError, parse_error
-from rules.sql.paths import decoded
-from rules.sql.values import UNDEFINED, check_size, json_text, type_name
+from rules.sql.paths import decoded, from_json
+from rules.sql.values import JSON_NS, UNDEFINED, check_size, json_text, type_name
+from rules.sql.work import spend
 
 
 def _json_path(value: Any) -> str:
@@ -28,6 +29,7 @@ def json_encode(x: Any) -> str:
     """Compact JSON text of a value; undefined gives null, bytes that are not UTF-8 a mark."""
     text = json_text(None if x is UNDEFINED else x)
     check_size(len(text))
+    spend(len(text), JSON_NS)
     return text
 
 
@@ -37,7 +39,7 @@ def json_decode(text: Any) -> Any:
     if type(text) is not str:
         raise failure("json_decode", f"argument 1 must be JSON text, not {type_name(text)}")
     try:
-        return jsontext.decode(text)
+        return from_json(text)
     except jsontext.JsonError as error:
         raise failure("json_decode", str(error)) from None
 
@@ -48,7 +50,7 @@ def json_or_text(x: Any) -> Any:
     if type(x) is not str and type(x) is not bytes:
         return x
     try:
-        return jsontext.decode(x)
+        return from_json(x)
     except jsontext.JsonError:
         return x
 
@@ -82,7 +84,7 @@ def jq_(program: JqProgram, value: Any, timeout_ms: Milliseconds | None = None) 
     milliseconds."""
     if type(value) is str:
         try:
-            value = jsontext.decode(value)
+            value = from_json(value)
         except jsontext.JsonError as error:
             raise failure("jq", f"argument 2 is not JSON: {parse_error(value) or error}") from None
     try:
@@ -105,7 +107,7 @@ def jwt_value(token: StrictText, path: JsonPath) -> Any:
         raise failure("jwt_value", "a token has three parts with points between")
     claims = parts[1].encode().rstrip(b"=")
     try:
-        value = jsontext.decode(
+        value = from_json(
             base64.b64decode(claims + b"=" * (-len(claims) % 4), b"-_", validate=True)
         )
     except ValueError:

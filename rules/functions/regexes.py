@@ -28,7 +28,7 @@ from rules.sql.limits import (
     MAX_TEXT,
 )
 from rules.sql.values import check_size, type_name
-from rules.sql.work import spend
+from rules.sql.work import spend, spend_any, spend_ns
 
 Span = tuple[int, int]
 _COUNTED = re.compile(r"\{([0-9]*)(?:,([0-9]*))?\}")
@@ -60,7 +60,7 @@ class Expression:
             return self.spans(name, text)
         began_ns = time.thread_time_ns()
         spans = self.spans(name, text)
-        spend(LARGE + 1, (time.thread_time_ns() - began_ns) / LARGE)
+        spend_ns(time.thread_time_ns() - began_ns)
         return spans
 
 
@@ -123,6 +123,7 @@ def regex_match(s: Text, pattern: Test) -> bool:
 def regex_replace(s: Text, pattern: Pattern, by: StrictText) -> str:
     r"""The text with all matches replaced; ``&`` stands for the match, ``\N`` for a group, ``\&`` for a plain ``&``."""
     text = s.encode()
+    spend(len(by), 150)
     template = _template(by)
     pieces: list[bytes] = []
     at = size = 0
@@ -179,7 +180,9 @@ def _matches(pattern: Expression, text: bytes) -> Iterator[list[Span]]:
                 # inside a character of several bytes
                 start += 1
             if start > length:
-                return
+                break
+    if began_s:
+        spend_any(length, (time.thread_time() - began_s) * 1e9)
 
 
 _REFERENCE = re.compile(r"&|\\([&\\])|\\([0-9]{1,2})")

@@ -38,10 +38,15 @@ INLINE_BYTES: Final = 8 * 1024 * 1024
 MAX_CHAIN_MS: Final = 20
 # Items of a long array that are evaluated before others get their turn.
 ROWS_IN_A_TURN: Final = 64
+# The same in items times calls for each, since a call may build a hundred kilobytes that are not counted.
+CALLS_IN_A_TURN: Final = 128
 # Characters or items from which on the work of an operation is counted.
 LARGE: Final = 4096
 # Calls of functions in a statement from which on each counts its arguments; fewer are done before that matters.
-FEW_CALLS: Final = 50
+FEW_CALLS: Final = 20
+# Maximum milliseconds that an evaluation of more calls takes, or the list of a rule that drops messages, whatever was
+# counted.
+MAX_EVALUATION_MS: Final = 80
 # Maximum time of the operations of one evaluation on large values, by measured costs.
 MAX_WORK_NS: Final = 40_000_000.0
 # Maximum keys of a path that is a value: JSON has no more levels.

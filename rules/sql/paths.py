@@ -11,7 +11,7 @@ from typing import Any, Final
 from broker.core import jsontext
 from rules.sql.limits import MAX_ITEMS, MAX_STEPS
 from rules.sql.values import UNDEFINED, EvaluationError, type_name
-from rules.sql.work import spend
+from rules.sql.work import spend, spend_any
 
 
 class End:
@@ -33,13 +33,23 @@ class Index:
         self.value = value
 
 
+def from_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Work on a short one is counted, too: what it holds can take ten times as long as its
+    characters, and much memory.
+
+    Raises:
+        JsonError: it is none.
+    """
+    spend_any(len(text), jsontext.decode_ns(text))
+    return jsontext.decode(text)
+
+
 def decoded(value: Any) -> Any:
     """JSON text as its value; anything else, and text that is not JSON, as undefined."""
     if type(value) is not str:
         return UNDEFINED
-    spend(len(value), 20)
     try:
-        return jsontext.decode(value)
+        return from_json(value)
     except jsontext.JsonError:
         return UNDEFINED
 
@@ -52,8 +62,7 @@ def writable(value: Any) -> Any:
     """
     if type(value) is not str and type(value) is not bytes:
         return value
-    spend(len(value), 20)
-    return jsontext.decode(value)
+    return from_json(value)
 
 
 def key(value: Any, name: str) -> Any:

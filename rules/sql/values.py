@@ -29,7 +29,7 @@ from rules.sql.limits import (
 from rules.sql.work import (
     EvaluationError as EvaluationError,
 )
-from rules.sql.work import spend
+from rules.sql.work import spend, spend_any
 
 
 class Undefined:
@@ -52,7 +52,7 @@ STRINGS: Final = frozenset({str, bytes})
 
 # A number as text, with blanks around it; digits alone, in the group, are an integer.
 _NUMERIC = re.compile(
-    r"\s*[+-]?(?:([0-9]+)|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII
+    r"\s*+[+-]?(?:([0-9]+)|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII
 )
 
 
@@ -89,13 +89,21 @@ def type_name(value: Any) -> str:
 
 # Text
 
+# Time to write a character of JSON, in nanoseconds.
+JSON_NS: Final = 15
+# Digits up to which an integer is written in less than a microsecond; the time grows with their square.
+_SHORT_INTEGER: Final = 300
+
 
 def integer_text(value: int) -> str:
     """Decimal digits; the interpreter refuses to write more than some thousands."""
     try:
-        return str(value)
+        text = str(value)
     except ValueError:
         raise EvaluationError("the integer has too many digits to be written") from None
+    if len(text) > _SHORT_INTEGER:
+        spend_any(len(text), len(text) ** 2 / 120)
+    return text
 
 
 def text_of(value: Any) -> str | bytes:
@@ -115,7 +123,9 @@ def text_of(value: Any) -> str | bytes:
         return "undefined"
     if kind is Bits:
         raise EvaluationError("a bit string that is not whole bytes has no text; use bin2hexstr")
-    return json_text(value)
+    text = json_text(value)
+    spend_any(len(text), 1000 + JSON_NS * len(text))
+    return text
 
 
 def json_text(value: Any) -> str:
@@ -274,7 +284,10 @@ def _need_integers(operator: str, left: Any, right: Any) -> None:
 
 def number_of_text(text: Any) -> int | float | None:
     """The number a string holds, such as ``21``, ``21.5``, ``6.``, ``.5`` or ``7e0``; None when it is not one."""
-    match = _NUMERIC.fullmatch(text) if type(text) is str else None
+    if type(text) is not str:
+        return None
+    spend(len(text), 5)
+    match = _NUMERIC.fullmatch(text)
     if match is None:
         return None
     try:
@@ -335,10 +348,10 @@ def identical(left: Any, right: Any) -> bool:
     if kind is not type(right):
         return False
     if kind is list:
-        spend(len(left), 150)
+        spend_any(len(left), 150 + 150 * len(left))
         return len(left) == len(right) and all(map(identical, left, right))
     if kind is dict:
-        spend(len(left), 300)
+        spend_any(len(left), 300 + 300 * len(left))
         return left.keys() == right.keys() and all(
             identical(item, right[key]) for key, item in left.items()
         )
@@ -373,10 +386,10 @@ def _same(left: Any, right: Any) -> bool:
     if left_type is not right_type:
         return False
     if left_type is list:
-        spend(len(left), 300)
+        spend_any(len(left), 300 + 300 * len(left))
         return len(left) == len(right) and all(map(equal_by_value, left, right))
     if left_type is dict:
-        spend(len(left), 400)
+        spend_any(len(left), 400 + 400 * len(left))
         return left.keys() == right.keys() and all(
             equal_by_value(item, right[key]) for key, item in left.items()
         )
@@ -429,7 +442,7 @@ def _order_exact(left: Any, right: Any) -> int | None:
 
 
 def _order_items(left: list[Any], right: list[Any]) -> int | None:
-    spend(len(left), 400)
+    spend_any(len(left), 400 + 400 * len(left))
     for item, other in zip(left, right, strict=False):
         if not equal_by_value(item, other):
             return _order_exact(item, other)

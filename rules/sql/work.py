@@ -1,26 +1,28 @@
 """Limits on the work of one evaluation on large values, and on the time that rules feed one another.
 
-A call on a few kilobytes costs microseconds, and a rule has a limited number of calls. A call whose cost grows with its
-arguments says beforehand how long it will take, by measured costs, and an evaluation that would hold up the loop fails.
-A program begins with ``WORK.left = MAX_WORK_NS``; small work is not counted, so it costs nothing."""
+A call whose cost grows with its arguments says beforehand how long it will take, by measured costs, and an evaluation
+that would hold up the loop fails. A program begins with ``WORK.left = MAX_WORK_NS``; a few calls on a few kilobytes
+cost microseconds and are not counted. Many calls are timed."""
 
 from __future__ import annotations
 
 from sys import getsizeof
-from time import perf_counter
+from time import perf_counter, thread_time_ns
 from typing import Any, Final
 
 from broker.core.errors import SluiceError
-from rules.sql.limits import LARGE, MAX_CHAIN_MS, MAX_WORK_NS
+from rules.sql.limits import FEW_CALLS, LARGE, MAX_CHAIN_MS, MAX_EVALUATION_MS, MAX_WORK_NS
 
 
 class _Work:
-    """Time left for the running evaluation, in nanoseconds."""
+    """Time left for the running evaluation, in nanoseconds, and the time taken from it that comes back with the next
+    turn of the loop: a list may be long, and each of its parts has a turn."""
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "small")
 
     def __init__(self) -> None:
         self.left: float = MAX_WORK_NS
+        self.small: float = 0
 
 
 WORK: Final = _Work()
@@ -61,21 +63,76 @@ def spend(size: int, each_ns: float) -> None:
         EvaluationError: it is too much for one message.
     """
     if size > LARGE:
-        WORK.left = left = WORK.left - size * each_ns
-        if left < 0:
+        spend_ns(size * each_ns)
+
+
+def spend_ns(time_ns: float) -> None:
+    """Count the time of an operation.
+
+    Raises:
+        EvaluationError: it is too much for one message.
+    """
+    WORK.left = left = WORK.left - time_ns
+    if left < 0:
+        raise EvaluationError(
+            "there is too much text or there are too many items to work on for one message"
+        )
+
+
+def spend_any(size: int, time_ns: float) -> None:
+    """Count the time of an operation whatever its size, such as on values that hold others; what is small counts in
+    this turn of the loop only.
+
+    Raises:
+        EvaluationError: it is too much for one message.
+    """
+    if size <= LARGE:
+        WORK.small += time_ns
+    spend_ns(time_ns)
+
+
+class Turn:
+    """Evaluations in one turn of the loop, by the time of this thread: others may have the processor for longer than
+    the limit."""
+
+    __slots__ = ("_ends_ns",)
+
+    def __init__(self) -> None:
+        self._ends_ns = thread_time_ns() + MAX_EVALUATION_MS * 1_000_000
+
+    def check(self) -> None:
+        """Raise ``EvaluationError`` when it takes too long."""
+        if thread_time_ns() > self._ends_ns:
             raise EvaluationError(
-                "there is too much text or there are too many items to work on for one message"
+                f"the rule takes longer than {MAX_EVALUATION_MS} ms for one message"
             )
 
 
-def counted(value: Any) -> Any:
-    """An argument of one of many calls, as it is."""
-    if type(value) in _SIZED:
-        size = len(value)
-        if size > LARGE and type(value) is str:
-            size = getsizeof(value)  # up to four bytes a character
-        spend(size, 2)
-    return value
+class Calls:
+    """Many calls of functions in one turn of the loop."""
+
+    __slots__ = ("_turn", "_unseen")
+
+    def __init__(self) -> None:
+        self._unseen = FEW_CALLS
+        self._turn = Turn()
+
+    def argument(self, value: Any) -> Any:
+        """An argument of one of them, as it is.
+
+        Raises:
+            EvaluationError: they have too much to work on, or take too long.
+        """
+        self._unseen -= 1
+        if self._unseen < 0:
+            self._unseen = FEW_CALLS
+            self._turn.check()
+        if type(value) in _SIZED:
+            size = len(value)
+            if size > LARGE and type(value) is str:
+                size = getsizeof(value)  # up to four bytes a character
+            spend(size, 2)
+        return value
 
 
 _SIZED: Final = frozenset({str, bytes, list, dict})

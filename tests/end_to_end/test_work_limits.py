@@ -116,6 +116,24 @@ HEAVY = {
         'FOREACH payload.v AS v DO split(payload.x, \',\') AS v FROM "in/#"',
         json.dumps({"v": [1] * 2_000, "x": "ab," * 1_000}), None, rows=2_000,
     ),
+    "rows of many arrays each": Heavy(
+        "FOREACH payload.v AS v DO " + ", ".join(f"split(concat(payload.x, '{n}'), ',') AS v{n}" for n in range(20))
+        + ' FROM "in/#"',
+        json.dumps({"v": [1] * 300, "x": "ab," * 1_300}), None, rows=300,
+    ),
+    "many JSON texts": Heavy(
+        "SELECT " + ", ".join(f"json_decode(concat(payload.x, '{n}]')) AS v{n}" for n in range(19)) + ' FROM "in/#"',
+        json.dumps({"x": "[" + "[]," * 90_000}), "too much",
+    ),
+    "comparisons of arrays in arrays": Heavy(
+        "SELECT " + ", ".join(f"payload.a < payload.b{n} AS v{n}" for n in range(30)) + ' FROM "in/#"',
+        json.dumps({"a": [[1] * 1_000] * 8, **dict.fromkeys((f"b{n}" for n in range(30)), [[1] * 1_000] * 8)}),
+        "too much",
+    ),
+    "many calls of little work": Heavy(
+        "SELECT " + ", ".join(f"strlen(concat(payload.x, '{n}')) AS v{n}" for n in range(300)) + ' FROM "in/#"',
+        json.dumps({"x": "\u00e9" * 4_000}), "longer than 80 ms",
+    ),
     "rows of a jq program": Heavy(
         'SELECT * JQ \'.payload | fromjson[] | {v: .}\' FROM "in/#"', _list(40_000), None, rows=40_000
     ),
@@ -257,6 +275,41 @@ def test_a_rule_that_drops_messages_holds_few_copies_of_a_large_payload(
     finally:
         client.close()
         node.call("DELETE", "/rules/drops")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("strlen(reverse(concat([payload.x, 'N'])))", "longer than 50 ms"),
+        ("payload.x", "more than 16777216 characters"),
+    ],
+)
+def test_operations_of_a_transformation_hold_up_nobody(
+    node: Node, watch: Watch, value: str, says: str
+) -> None:
+    operations = [
+        {"key": f"payload.c{n}", "value": value.replace("N", str(n))} for n in range(1_000)
+    ]
+    codec = {"type": "json"}
+    spec = {
+        "name": "heavy",
+        "topics": ["heavy/#"],
+        "failure_action": "drop",
+        "operations": operations,
+    }
+    node.call(
+        "POST", "/transforms", {**spec, "payload_decoder": codec, "payload_encoder": codec}
+    )
+    client = Client(node, "heavy-publisher")
+    try:
+        watch.begin()
+        for _ in range(3):
+            client.publish("heavy/1", json.dumps({"x": "\u00e9" * 150_000}))
+        watch.check()
+        assert says in json.dumps(node.call("GET", "/transforms/heavy"))
+    finally:
+        client.close()
+        node.call("DELETE", "/transforms/heavy")
 
 
 def test_requests_that_compile_hold_up_nobody(node: Node, watch: Watch) -> None:

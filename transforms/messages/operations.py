@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,11 +21,14 @@ from transforms.variform.compiler import Evaluate, Expression, compile_expressio
 
 # Maximum values in a list or map that an operation may write: copies of copies grow without bound.
 MAX_NODES = 200_000
+# Maximum characters of the strings in a payload; one that several members share is written for each.
+MAX_CHARACTERS = 16 * 1024 * 1024
 MAX_DEPTH = 128
 # Longest text MQTT can carry, in UTF-8.
 MAX_TEXT_BYTES = 65_535
 
 _MISSING: Any = object()
+_TEXT: Final = frozenset({str, bytes})
 _MAX_EXPIRY_S = 0xFFFF_FFFF
 
 
@@ -47,6 +50,10 @@ class Run(msgspec.Struct):
     owned: dict[int, Any] = msgspec.field(default_factory=dict)
     properties: dict[str, Any] = msgspec.field(default_factory=dict)
     """Properties written, by their MQTT name; None takes one away."""
+    is_timed: bool = False
+    """True if it may take long, and has a limit."""
+    written_characters: int = 0
+    """Characters of the strings that became members of the payload, where it may take long."""
 
 
 Apply = Callable[[Run], None]
@@ -244,6 +251,10 @@ def _write_path(path: str, evaluate: Evaluate) -> Apply:
             # The value may now be reachable in two places: a writer must copy first.
             owned.clear()
             _check_size(run.payload)
+        elif run.is_timed and value.__class__ in _TEXT:
+            run.written_characters += len(value)
+            if run.written_characters > MAX_CHARACTERS:
+                raise _too_long()
 
     return apply
 
@@ -251,7 +262,7 @@ def _write_path(path: str, evaluate: Evaluate) -> Apply:
 def _check_size(value: Any) -> None:
     """Refuse what is too large or too deep to be a payload; shared parts count each time they are met."""
     left = MAX_NODES
-    depth = 0
+    depth = characters = 0
     level = [value]
     while level:
         inner: list[Any] = []
@@ -260,10 +271,14 @@ def _check_size(value: Any) -> None:
                 inner.extend(item.values())
             elif item.__class__ is list:
                 inner.extend(item)
+            elif item.__class__ in _TEXT:
+                characters += len(item)
             if len(inner) > left:
                 raise _refused(
                     "payload_too_large", f"the payload would hold more than {MAX_NODES} values"
                 )
+        if characters > MAX_CHARACTERS:
+            raise _too_long()
         left -= len(inner)
         depth += 1
         if depth > MAX_DEPTH + 1:
@@ -271,6 +286,13 @@ def _check_size(value: Any) -> None:
                 "payload_too_deep", f"the payload would nest deeper than {MAX_DEPTH} levels"
             )
         level = inner
+
+
+def _too_long() -> TransformationFailed:
+    return _refused(
+        "payload_too_large",
+        f"the strings of the payload would have more than {MAX_CHARACTERS} characters",
+    )
 
 
 def _refused(reason: str, message: str) -> TransformationFailed:

@@ -28,6 +28,7 @@ from transforms.messages.spec import (
 )
 from transforms.variform.compiler import Evaluate
 from transforms.variform.errors import CompileError, EvalError
+from transforms.variform.time_limit import FEW, LARGE, check_time, ends_ns, time_limit
 from transforms.variform.values import text_or_bytes
 
 
@@ -93,8 +94,8 @@ class BoundTransformation:
     """A transformation with the schemas of this moment. ``begin``, each operation, ``finish``: one message."""
 
     __slots__ = (
-        "_adopts_json", "_codec", "_fixed", "_members", "_needs_payload", "_reads_head", "_reads_user", "operations",
-        "transformation",
+        "_adopts_json", "_codec", "_fixed", "_members", "_needs_payload", "_reads_head", "_reads_user",
+        "_untimed_bytes", "operations", "transformation",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +103,7 @@ class BoundTransformation:
     ) -> None:
         self.transformation = transformation
         self.operations = tuple(operation.apply for operation in transformation.operations)
+        self._untimed_bytes = LARGE if len(self.operations) <= FEW else -1
         roots = transformation.roots
         written = {operation.root for operation in transformation.operations}
         self._codec = _codec_of(transformation, schemas)
@@ -129,7 +131,8 @@ class BoundTransformation:
         Raises:
             TransformationFailed: nothing was done.
         """
-        if self._members and left is UNTOUCHED:
+        is_short = len(message.payload) <= self._untimed_bytes
+        if self._members and is_short and left is UNTOUCHED:
             changed = self._write_members(message, entered)
             if changed is not None:
                 return changed, UNTOUCHED
@@ -191,16 +194,23 @@ class BoundTransformation:
         for name, read in self._fixed:
             bindings[name] = read(entered)
         run = Run(message.topic, message.qos, message.retain, payload, bindings)
+        if len(message.payload) > self._untimed_bytes:
+            run.is_timed = True
         if self._reads_user:
             run.user = bindings["user_property"] = user_properties(message)
         return run
 
     def operate(self, run: Run, note: Callable[[int], None] | None = None) -> None:
         """Do the operations, in order; ``note`` hears of each that is done. Raises ``TransformationFailed``."""
+        if run.is_timed and not ends_ns():
+            with time_limit():
+                return self.operate(run, note)
         at = 0
         try:
             for operation in self.operations:
                 operation(run)
+                if run.is_timed:
+                    check_time()
                 if note is not None:
                     note(at)
                 at += 1

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from broker.core.kinds import counted
 from transforms.variform import functions
@@ -27,11 +27,15 @@ from transforms.variform.errors import CompileError, EvalError, Unbound, Varifor
 from transforms.variform.lexer import error_at, place
 from transforms.variform.parser import Array, Call, Literal, Node, Variable, parse
 from transforms.variform.registry import Check, Function
+from transforms.variform.time_limit import FEW, check_time, ends_ns, time_limit
 from transforms.variform.values import is_empty, name_of, render
 
 Bindings = Mapping[str, Any]
 Evaluate = Callable[[Bindings], Any]
 
+# Calls of an expression that are not timed one by one: what runs it does that for all.
+_UNSEEN_CALLS: Final = 2
+_CHECK: Final = "    if ends_ns(): check_time()"
 _MAY_GIVE_BYTES = frozenset({"base64_decode", "hexstr2bin"})
 
 
@@ -78,13 +82,16 @@ def compile_expression(
         "first_filled": _first_filled,
         "render": render,
         "failed": _failed,
+        "check_time": check_time,
+        "ends_ns": ends_ns,
         "VariformError": VariformError,
     }
     # the source is generated here, from a checked tree
     exec(compile(code, "<variform>", "exec"), namespace)
+    evaluate = namespace["whole"]
     return Expression(
         source,
-        namespace["whole"],
+        time_limit()(evaluate) if generator.calls > FEW else evaluate,
         frozenset(generator.roots),
         bool(generator.called & _MAY_GIVE_BYTES),
     )
@@ -100,7 +107,7 @@ class _Generator:
         self.names: dict[str, Any] = {}
         self.roots: set[str] = set()
         self.called: set[str] = set()
-        self._functions = self._values = 0
+        self.calls = self._functions = self._values = 0
 
     def whole(self, node: Node, *, raw: bool) -> None:
         """Write ``whole``, the function of the expression: what Python itself raises in it is an ``EvalError``."""
@@ -187,6 +194,9 @@ class _Generator:
             self._checked(function.name, check, argument)
             for check, argument in zip(function.checks, arguments, strict=False)
         ]
+        self.calls += 1
+        if self.calls > _UNSEEN_CALLS:
+            body.append(_CHECK)
         return self._assign(
             body, f"{self._name_of('g_' + function.name, function.call)}({', '.join(checked)})"
         )

@@ -54,7 +54,7 @@ from rules.sql.syntax.tree import (
     value_path,
 )
 from rules.sql.values import UNDEFINED
-from rules.sql.work import WORK, counted
+from rules.sql.work import WORK, Calls
 
 
 def compile_for_messages(tree: exp.Select, functions: Functions, context: RuleContext) -> Program:
@@ -119,11 +119,16 @@ _HELPERS: Final[dict[str, Any]] = {
     "_flags": flag_columns,
     "_parts": parts_of,
     "_work": WORK,
-    "_counted": counted,
+    "_Calls": Calls,
 }
+# The local variable of compiled code that holds the calls of a statement with many.
+_CALLS: Final = "_calls"
 # Longest range that is kept as an array.
 _MAX_HOISTED: Final = 10_000
 _STAR_MEMBERS: Final = 20
+# Types of results that may be arrays or maps, and functions that give one of their arguments.
+_BUILT: Final = frozenset({"array", "map", "unknown"})
+_PASSING_ON: Final = frozenset({"coalesce", "coalesce_ne", "iif", "payload"})
 _KIND_OF_TYPE: Final = {"boolean": "boolean", "long": "number", "double": "number"}
 _EXACT_KINDS: Final = ("int", "float", "string", "boolean")
 
@@ -189,6 +194,8 @@ class _Compiler:
         elif self._uses_client:
             head.append(("    client = message.client", (1, 1)))
         head.append((f"    _work.left = {limits.MAX_WORK_NS}", (1, 1)))
+        if self._has_many_calls:
+            head.append((f"    {_CALLS} = _Calls()", (1, 1)))
         lines = head + self._out.lines
         return "\n".join(text for text, _ in lines) + "\n", tuple(where for _, where in lines)
 
@@ -230,18 +237,19 @@ class _Compiler:
         self._out.emit(
             f"if type({items.code}) is not list: return _NoArray({text!r}, {items.code})"
         )
-        inline, inline_bytes, most = _bounds(tree)
+        inline, inline_bytes, turn, most = self._bounds(tree)
         incase = tree.args.get("incase")
         if incase is None:  # each item is a row: too many are refused before the first is made
             self._out.emit(f"if len({items.code}) > {most}: _too_many_rows({most})")
         self._out.emit("rows = []")
+        self._out.emit("_work.small = 0")
         row_count = self._out.fresh("row_count")
         if incase is not None:
             self._out.emit(f"{row_count} = 0")
         item = self._out.fresh(item_name)
         part = self._out.fresh("part")
         self._out.emit(
-            f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):"
+            f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}, {turn}):"
         )
         with self._out.block():
             self._out.emit(f"for {item} in {part}:")
@@ -258,11 +266,42 @@ class _Compiler:
             self._out.emit(f"if {part} is not {items.code}:")
             with self._out.block():
                 left = self._out.fresh("left")
-                self._out.emit(f"{left} = _work.left")
+                self._out.emit(f"{left} = _work.left + _work.small")
                 self._out.emit(f"yield len({part}), rows")
                 self._out.emit(f"_work.left = {left}")
+                self._out.emit("_work.small = 0")
+                if self._has_many_calls:
+                    self._out.emit(f"{_CALLS} = _Calls()")
                 self._out.emit("rows = []")
         self._out.emit("return rows")
+
+    def _bounds(self, tree: exp.Select) -> tuple[int, int, int, int]:
+        """Maximum items that a FOREACH walks without stopping, the same in bytes, the items of a part where there are
+        more, and maximum rows."""
+        clauses = [
+            clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None
+        ]
+        work = sum(1 for clause in clauses for _ in clause.walk())
+        calls = [call for clause in clauses for call in clause.find_all(exp.Anonymous)]
+        building = sum(map(self._builds, calls))
+        members = sum(
+            _STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions
+        )
+        return (
+            min(limits.INLINE_ROWS, max(1, limits.INLINE_WORK // work)),
+            limits.INLINE_BYTES // max(1, len(calls) // 4, len(tree.expressions), 4 * building),
+            min(limits.ROWS_IN_A_TURN, max(1, limits.CALLS_IN_A_TURN // max(1, len(calls)))),
+            min(limits.MAX_ROWS, max(1, limits.MAX_ROW_MEMBERS // members)),
+        )
+
+    def _builds(self, call: exp.Anonymous) -> bool:
+        """True if a call may build an array or a map, which takes twenty times the memory of its text."""
+        function = self._functions.get(call.name)
+        return (
+            function is not None
+            and function.returns.name in _BUILT
+            and function.name not in _PASSING_ON
+        )
 
     def _walked(self, last: Tree, scope: Scope) -> Value:
         """The array FOREACH walks; the payload itself is decoded, and other text where it is the JSON of an array."""
@@ -705,7 +744,7 @@ class _Compiler:
         assert function is not None
         codes = [argument.code for argument in arguments]
         if self._has_many_calls:
-            codes = [f"_counted({code})" for code in codes]
+            codes = [f"{_CALLS}.argument({code})" for code in codes]
         if function.column is not None:
             column = (
                 self._payload_json()
@@ -904,21 +943,6 @@ class _Compiler:
         problem = Problem(message, "/sql", *place_of(node), suggestion)
         if problem not in self._problems:
             self._problems.append(problem)
-
-
-def _bounds(tree: exp.Select) -> tuple[int, int, int]:
-    """Maximum items that a FOREACH walks without stopping, the same in bytes, and maximum rows."""
-    clauses = [
-        clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None
-    ]
-    work = sum(1 for clause in clauses for _ in clause.walk())
-    calls = sum(1 for clause in clauses for _ in clause.find_all(exp.Anonymous))
-    members = sum(_STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions)
-    return (
-        min(limits.INLINE_ROWS, max(1, limits.INLINE_WORK // work)),
-        limits.INLINE_BYTES // max(1, calls // 4, len(tree.expressions)),
-        min(limits.MAX_ROWS, max(1, limits.MAX_ROW_MEMBERS // members)),
-    )
 
 
 def _test(code: str) -> Value:

@@ -10,10 +10,10 @@ from sys import getsizeof
 from typing import Any, Final
 
 from broker.core.action import Row
-from rules.sql.limits import MAX_ITEMS_INLINE, MAX_ROWS_MEMORY_INLINE, ROWS_IN_A_TURN
+from rules.sql.limits import MAX_ITEMS_INLINE, MAX_ROWS_MEMORY_INLINE
 from rules.sql.syntax.tree import Tree
 from rules.sql.values import Bits, EvaluationError
-from rules.sql.work import CHAIN
+from rules.sql.work import CHAIN, Turn
 
 # A row, the rows of FOREACH, or None when WHERE does not hold.
 Result = Row | list[Row] | None
@@ -164,6 +164,7 @@ def _to_the_end(
                 "the rules before this one took too long for it to look at a list at once"
             )
         walk = start(arguments)
+        turn = Turn()
         walked = 0
         all_rows: list[Row] = []
         memory = RowMemory()
@@ -176,6 +177,7 @@ def _to_the_end(
             walked += items
             all_rows += rows
             if most_bytes < inf:
+                turn.check()
                 memory.add(rows)
                 if memory.size_bytes > most_bytes:
                     raise EvaluationError(
@@ -201,7 +203,7 @@ def _first_part(start: Callable[[Any], Walk]) -> Callable[[Any], Result]:
 
 
 def parts_of(
-    items: list[Any], size: int, inline: int, inline_bytes: int
+    items: list[Any], size: int, inline: int, inline_bytes: int, turn: int
 ) -> Sequence[Sequence[Any]]:
     """Parts of the array that FOREACH walks: one part, or an empty one and many, after each of which the program stops
     for a moment.
@@ -211,9 +213,10 @@ def parts_of(
         size: the bytes of the payload, which each row may hold.
         inline: how many items are walked without stopping.
         inline_bytes: the same, as items times ``size``.
+        turn: how many are in a part where there are more.
     """
     count = len(items)
     if count <= inline and count * size <= inline_bytes:
         return (items,)
-    step = max(1, min(ROWS_IN_A_TURN, inline, inline_bytes // max(1, size)))
+    step = max(1, min(turn, inline, inline_bytes // max(1, size)))
     return [(), *(items[at : at + step] for at in range(0, count, step))]

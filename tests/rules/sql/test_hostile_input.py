@@ -16,7 +16,7 @@ from rules.sql.limits import MAX_WORK_NS
 from rules.sql.syntax.lexer import MAX_SQL_CHARACTERS, MAX_TOKENS
 from rules.sql.syntax.parser import MAX_CHAIN, MAX_CONDITIONS, MAX_DEPTH, parse
 from rules.sql.type_checker.inference import infer
-from rules.sql.work import WORK, counted
+from rules.sql.work import WORK, Calls
 from tests.rules.sql.evaluation import CONTEXT, FAILED, FUNCTIONS, holds, result, row, value
 from tests.rules.sql.statements import text_of_statement
 from tests.support.processor import is_within
@@ -222,5 +222,5 @@ def test_arguments_of_many_calls_are_counted_in_the_bytes_that_they_take(
     character: str, size: int
 ) -> None:
     WORK.left = before = MAX_WORK_NS
-    counted(character * 100_000)
+    Calls().argument(character * 100_000)
     assert before - WORK.left == pytest.approx(2 * size * 100_000, rel=0.01)

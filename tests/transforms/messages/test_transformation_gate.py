@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from broker.core.quarantine import message_of
 from broker.core.stage import Refusal
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import KeptRows, make_services, through
+from tests.support.processor import takes_less_than
 from transforms.feature import SECTION, TransformsFeature
 
 JSON = {"type": "json"}
@@ -423,3 +425,35 @@ def test_properties_are_written(key: str, value: str, name: str, expected: objec
 )
 def test_a_property_that_cannot_be_is_a_failure(key: str, value: str, text: str) -> None:
     assert text in refused(Bench(spec("a", (key, value))).publish(b"{}")).text
+
+
+@pytest.mark.parametrize(
+    ("operations", "payload", "why"),
+    [
+        (
+            [(f"payload.r{n}", f"strlen(reverse(concat([payload.x, '{n}'])))") for n in range(100)],
+            {"x": "é" * 100_000},
+            "takes? longer than 50 ms",
+        ),
+        (
+            [(f"payload.h{n}", f"hash('sha512', concat([payload.x, '{n}']))") for n in range(16)] * 4,
+            {"x": "x" * 900_000},
+            "takes? longer than 50 ms",
+        ),
+        ([(f"payload.c{n}", "payload.x") for n in range(100)], {"x": "x" * 900_000}, "more than 16777216 characters"),
+        (
+            [(f"payload.c{n}", "payload.x") for n in range(100)],
+            {"x": ["x" * 90_000] * 10},
+            "more than 16777216 characters",
+        ),
+    ],
+)  # fmt: skip
+def test_operations_that_would_take_long_or_much_memory_fail(
+    operations: list[tuple[str, str]], payload: Any, why: str
+) -> None:
+    bench = Bench(spec("a", *operations))
+    sent = message(jsontext.encode(payload))
+    with takes_less_than(0.1):
+        refusal = refused(bench.send(sent))
+    assert re.search(why, refusal.text), refusal.text
+    assert passed(bench.publish(b'{"x":"y"}')).json()["x"] == "y"

@@ -82,3 +82,13 @@ def test_patterns_that_come_from_outside_are_bounded(pattern: str) -> None:
         for source in ("regex_match(x, p)", "regex_extract(x, p)", "regex_replace(x, p, 'y')"):
             with contextlib.suppress(EvalError):
                 evaluate(source, x="ab" * 100_000 + "!", p=pattern)
+
+
+@pytest.mark.parametrize(
+    "call", ["strlen(reverse(x))", "hash('sha512', x)", "iif(lower(x), 'a', lower(x))"]
+)
+def test_an_expression_of_many_calls_ends_in_time(call: str) -> None:
+    source = "concat([" + ", ".join([call] * 180) + "])"
+    with takes_less_than(0.12), pytest.raises(EvalError, match="longer than 50 ms"):
+        evaluate(source, x="İ" * 200_000)
+    assert evaluate(source, x="İ")
