@@ -140,7 +140,7 @@ def _read(follower: Follower, index: TopicIndex | None, name: str, end: int) -> 
         found.append(piece)
     all_s, read = time.perf_counter() - began_s, _read_bytes() - before
     own = (
-        pa.ipc.open_stream(b"".join([frames.SCHEMA_MESSAGE, *found, frames.END_MESSAGE]))
+        pa.ipc.open_stream(b"".join([frames.schema_message(), *found, frames.END_MESSAGE]))
         .read_all()
         .nbytes
     )

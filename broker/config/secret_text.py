@@ -16,7 +16,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from broker.config.allowed import NotAllowed, allowed
-from broker.config.secrets import AS_PASSWORD, MASK, Secret
+from broker.config.secrets import MASK, Secret, shown_as_password
 from broker.config.vault import NAMED_SECRETS
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.placeholders import NAMED_SECRET, ROW_PLACEHOLDER, SECRET_REFERENCE, why_misplaced
@@ -120,7 +120,7 @@ class SecretText(Secret):
             serialization=core_schema.plain_serializer_function_ser_schema(
                 lambda secret: secret.shown
             ),
-            json_schema_input_schema=AS_PASSWORD,
+            json_schema_input_schema=shown_as_password(),
         )
 
 

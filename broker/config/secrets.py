@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hmac
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 MASK = "******"
-# The JSON Schema of a secret: a string that forms do not show.
-AS_PASSWORD = core_schema.str_schema(metadata={"pydantic_js_updates": {"format": "password"}})
 # Type of pydantic's error for a secret that is not a string; its value must not be shown either.
 NO_TEXT = "secret_no_text"
 _USER: Final = re.compile(r"^(\w[\w+.-]*://)?.*@", re.DOTALL)
@@ -20,6 +19,13 @@ _USER: Final = re.compile(r"^(\w[\w+.-]*://)?.*@", re.DOTALL)
 def without_user(url: str) -> str:
     """A URL for a message: stars in place of a user and a password, and no query."""
     return _USER.sub(rf"\1{MASK}@", url).partition("?")[0]
+
+
+def shown_as_password() -> CoreSchema:
+    """The JSON Schema of a secret: a string that forms do not show."""
+    from pydantic_core import core_schema
+
+    return core_schema.str_schema(metadata={"pydantic_js_updates": {"format": "password"}})
 
 
 class Secret:
@@ -64,10 +70,12 @@ class Secret:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
         return core_schema.no_info_plain_validator_function(
             cls._validated,
             serialization=core_schema.plain_serializer_function_ser_schema(lambda _: MASK),
-            json_schema_input_schema=AS_PASSWORD,
+            json_schema_input_schema=shown_as_password(),
         )
 
     @classmethod
@@ -75,5 +83,7 @@ class Secret:
         if isinstance(value, str):
             return cls(value)
         if not isinstance(value, Secret):
+            from pydantic_core import PydanticCustomError
+
             raise PydanticCustomError(NO_TEXT, "expected a string")
         return value

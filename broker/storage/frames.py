@@ -8,21 +8,34 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Final
-
-import pyarrow as pa
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from broker.core.errors import SluiceError
-from broker.storage import records
+from broker.core.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+else:
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
 VERSION: Final = 1
 _HEADER: Final = struct.Struct(">B3xIqqqI4x")
 HEADER_SIZE: Final = _HEADER.size
 assert HEADER_SIZE == 40
 
-SCHEMA_MESSAGE: Final[bytes] = records.SCHEMA.serialize().to_pybytes()
-# An Arrow IPC stream is the schema's message, the messages of any number of frames, and this.
+# An Arrow IPC stream is ``schema_message()``, the messages of any number of frames, and this.
 END_MESSAGE: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+@cache
+def schema_message() -> bytes:
+    """The message of the records' schema."""
+    message: bytes = records.SCHEMA.serialize().to_pybytes()
+    return message
 
 
 class CorruptFrame(SluiceError):

@@ -492,7 +492,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = self.headers.get("connection", "").lower() == "close"
 
     def _send_page(self, page: Page) -> None:
-        body = b"".join((frames.SCHEMA_MESSAGE, *page.messages, frames.END_MESSAGE))
+        body = b"".join((frames.schema_message(), *page.messages, frames.END_MESSAGE))
         self._send_body(body, MEDIA_TYPE, **{"next-offset": str(page.next_offset)})
 
     def _send_body(self, body: bytes, media_type: str, **headers: str) -> None:
@@ -571,7 +571,7 @@ def _pieces(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iter
     first records are read before that: a tier that does not answer is then known."""
     batches = _messages(reader, index, asked)
     first = list(islice(batches, 1))
-    yield frames.SCHEMA_MESSAGE
+    yield frames.schema_message()
     waiting: list[bytes | memoryview] = []
     size = 0
     for message in chain(first, batches):

@@ -14,19 +14,25 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocksdict import AccessType, Rdict
 
 from broker.core.errors import Unavailable
+from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange
 from broker.core.topic import TopicFilter
-from broker.storage import frames, records
+from broker.storage import frames
 from broker.storage.frames import Frame
 from broker.storage.rocksdb import keys, options
 from broker.storage.rocksdb.database import bounded, last_before
 from broker.storage.rocksdb.store import DATABASE_FOLDER
 from broker.storage.store import LogShard
+
+if TYPE_CHECKING:
+    from broker.storage import records
+else:
+    records = LazyModule("broker.storage.records")
 
 # Pauses between attempts; those of a wait for offsets double, up to the second.
 _RETRY_STEP_S: Final = 0.02

@@ -6,11 +6,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.core.errors import NotFound, Unavailable
+from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange
-from broker.storage import records
 from broker.storage.frames import Frame
 from broker.storage.rocksdb.follower import Follower, FrameReader, RangeMissing
 from broker.storage.store import LogShard
@@ -26,6 +26,11 @@ from broker.streams.tier.segment import (
     unpack_frame,
     unpack_index,
 )
+
+if TYPE_CHECKING:
+    from broker.storage import records
+else:
+    records = LazyModule("broker.storage.records")
 
 # Bytes of neighbouring frames that are read at once.
 _READ_BYTES: Final = 2 * 1024 * 1024

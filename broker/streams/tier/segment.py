@@ -15,16 +15,24 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from broker.core.errors import SluiceError
-from broker.storage import frames, records
+from broker.core.lazy_module import LazyModule
+from broker.storage import frames
 from broker.storage.frames import Frame
 from broker.streams.frame_sizes import is_frame, is_small
 from broker.streams.tier.report import Segment, Wanted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+else:
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
 # Size before compression at which a segment ends, with the frame that reaches it; a single frame may be larger.
 SEGMENT_BYTES: Final = 16 * 1024 * 1024

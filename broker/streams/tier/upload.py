@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from broker.core.errors import SluiceError, Unavailable
-from broker.storage import records
+from broker.core.lazy_module import LazyModule
 from broker.storage.rocksdb.follower import Follower, RangeMissing
 from broker.storage.store import LogShard
 from broker.streams.settled import Settled
@@ -34,6 +32,14 @@ from broker.streams.tier.report import (
     Uploaded,
     Wanted,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+else:
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
 _STEP_S: Final = 0.5
 # Interval of steps while no stream has a tier.

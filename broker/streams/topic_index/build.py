@@ -10,18 +10,25 @@ import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import pyarrow as pa
 from rocksdict import SstFileWriter
 
+from broker.core.lazy_module import LazyModule
 from broker.core.process import die_with_parent
 from broker.core.topic_keys import topic_key
-from broker.storage import records
 from broker.storage.store import LogShard
 from broker.streams.topic_index import layout
 from broker.streams.topic_index.layout import Epoch, Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+else:
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
 _NICENESS: Final = 10
 

@@ -15,20 +15,25 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pyarrow as pa
 from rocksdict import IngestExternalFileOptions, Rdict, RdictIter, ReadOptions, WriteBatch
 
+from broker.core.lazy_module import LazyModule
 from broker.core.stream import StreamRecord, stream_record
 from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk, topic_of
-from broker.storage import records
 from broker.storage.rocksdb.database import bounded, open_unheld
 from broker.storage.store import LogShard
 from broker.streams.topic_index import layout
 from broker.streams.topic_index.layout import Epoch, Row
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
     from broker.storage.rocksdb.follower import FrameReader
+else:
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
 # Topics of one filter that are merged; where it matches more in an epoch, all records of the epoch are read.
 MAX_TOPICS: Final = 512

@@ -15,15 +15,15 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import pyarrow as pa
 
 from broker.core.errors import SluiceError
+from broker.core.lazy_module import LazyModule
 from broker.core.process import environment
 from broker.core.stream import ShardRange
-from broker.storage import frames, records
+from broker.storage import frames
 from broker.storage.rocksdb.follower import Follower, RangeMissing
 from broker.storage.store import LogShard
 from broker.streams.settled import Settled
@@ -32,6 +32,14 @@ from broker.streams.topic_index.build import Order
 from broker.streams.topic_index.index import TopicIndex
 from broker.streams.topic_index.layout import Epoch
 from broker.streams.topic_index.report import INDEXED, IndexReport, ShardIndex, Wanted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+else:
+    pa = LazyModule("pyarrow")
+    records = LazyModule("broker.storage.records")
 
 # The folder of the data directory that has the index; it can be deleted while no broker runs.
 FOLDER: Final = "topic-index"
@@ -239,7 +247,7 @@ def built_by_process(order: Order, messages: Iterable[bytes | memoryview]) -> Ep
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(msgspec.json.encode(order) + b"\n" + frames.SCHEMA_MESSAGE)
+            process.stdin.write(msgspec.json.encode(order) + b"\n" + frames.schema_message())
             size = 0
             for message in messages:
                 process.stdin.write(message)

@@ -73,7 +73,7 @@ def record(chance: random.Random, number: int) -> StreamRecord:
 
 def built_here(order: Order, found: Iterable[bytes | memoryview]) -> Epoch:
     """What the process does, in this one."""
-    whole = b"".join([frames.SCHEMA_MESSAGE, *found, frames.END_MESSAGE])
+    whole = b"".join([frames.schema_message(), *found, frames.END_MESSAGE])
     return build(order, pa.ipc.open_stream(whole))
 
 
@@ -136,7 +136,7 @@ class Bench:
         found = messages(self.follower, index, LOG, start, end, TopicFilter.parse(text))
         whole = b"".join(
             [
-                frames.SCHEMA_MESSAGE,
+                frames.schema_message(),
                 *(one for one in found if not isinstance(one, Progress)),
                 frames.END_MESSAGE,
             ]
