@@ -28,7 +28,7 @@ class Machine(Node):
     def __init__(
         self, name: str, network: Network, data_dir: Path, config: str, cells: range
     ) -> None:
-        super().__init__(data_dir, config=config, workers=1, prefix=network.command(()))
+        super().__init__(data_dir, config=config, workers=1, network=network.name)
         self.name, self.network, self.cells = name, network, cells
         self._clock = data_dir.parent / f"{name}.clock"
         # tests tell machines apart by the port

@@ -25,6 +25,7 @@ from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 from tests.support.zygote import Fork, can_fork
 
+ROOT = Path(__file__).parents[2]
 TOKEN = "test-token-0123456789abcdef"
 READY = re.compile(r"mqtt=(?P<mqtt>[^ ]+:\d+) api=(?P<api>[^ ]+:\d+)")
 T = TypeVar("T")
@@ -137,17 +138,19 @@ class Node(Reachable):
         open_files: int | None = None,
         workers: int | None = None,
         prefix: Sequence[str] = (),
+        network: str = "",
         may_fork: bool = True,
     ) -> None:
         """``open_files`` is what the system permits the process, where that is other than here; ``prefix`` begins the
-        command line, as for a network of its own. ``may_fork`` is False for a test of how late others are: a fork
-        copies the memory that it shares when it first writes there."""
+        command line; ``network`` is the name of one that it is in. ``may_fork`` is False for a test of how late others
+        are: a fork copies the memory that it shares when it first writes there."""
         super().__init__(data_dir, config, environ)
         self.workers = default_workers if workers is None else workers
         self.open_files = open_files
         self.prefix = prefix
+        self.network_name = network
         self.may_fork = may_fork
-        self.root = Path(__file__).parents[2]
+        self.root = ROOT
         """The tree whose product it runs."""
         self.process: subprocess.Popen[bytes] | Fork | None = None
 
@@ -175,9 +178,17 @@ class Node(Reachable):
         if self.open_files is not None:
             around += ["prlimit", f"--nofile={self.open_files}:{self.open_files}"]
         with self.log.open("ab") as log:
-            if are_forks and self.may_fork and not around and can_fork(environ):
-                self.process = Fork(words, environ, log)
+            if (
+                are_forks
+                and self.may_fork
+                and not around
+                and self.root == ROOT
+                and can_fork(environ)
+            ):
+                self.process = Fork(words, environ, log, self.network_name)
                 return
+            if self.network_name:
+                around = ["ip", "netns", "exec", self.network_name, *around]
             self.process = subprocess.Popen(
                 [*around, sys.executable, "-m", "broker.cli.main", *words],
                 env=environ,

@@ -8,6 +8,7 @@ start them.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -29,6 +30,7 @@ _ROOT: Final = Path(__file__).parents[2]
 _NUMBER: Final = Struct("!i")
 """A process identifier, and later its exit status, negative for a signal."""
 _MAX_REQUEST: Final = 1 << 18
+_CLONE_NEWNET: Final = 0x40000000
 _FOR_INTERPRETERS: Final = ("PYTHON", "LD_", "MALLOC_")
 """Beginnings of variables that act when a program is loaded."""
 
@@ -46,15 +48,21 @@ class Fork:
     """A command line of ``sluice`` in a process of its own; with the members of ``subprocess.Popen`` that tests use."""
 
     def __init__(
-        self, arguments: Sequence[str], environ: Mapping[str, str], log: IO[bytes]
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        log: IO[bytes],
+        network: str = "",
     ) -> None:
-        """``arguments`` follow the name of the command; standard error goes to ``log``."""
+        """``arguments`` follow the name of the command; standard error goes to ``log``; ``network`` is the namespace
+        that it is in, if that is another."""
         self.args = ["sluice", *arguments]
         self.returncode: int | None = None
         self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, theirs_out = os.pipe()
         self.stdout = open(output, "rb")  # noqa: SIM115  closed by who reads it
-        request = json.dumps({"arguments": list(arguments), "environ": dict(environ)}).encode()
+        asked = {"arguments": list(arguments), "environ": dict(environ), "network": network}
+        request = json.dumps(asked).encode()
         descriptors = [theirs_out, log.fileno(), theirs.fileno()]
         socket.send_fds(_zygote(), [request], descriptors)
         os.close(theirs_out)
@@ -180,10 +188,19 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         os.dup2(descriptor, number)
     for descriptor in [null, *descriptors]:
         os.close(descriptor)
+    if request["network"]:
+        _enter(request["network"])
     os.environ.clear()
     os.environ.update(request["environ"])
     time.tzset()
     sys.argv[1:] = request["arguments"]
+
+
+def _enter(network: str) -> None:
+    """Move this process into a network namespace, as ``ip netns exec`` does."""
+    with open(f"/run/netns/{network}", "rb") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter network {network}")
 
 
 def main() -> int:
