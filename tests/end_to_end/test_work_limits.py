@@ -297,9 +297,7 @@ def test_operations_of_a_transformation_hold_up_nobody(
         "failure_action": "drop",
         "operations": operations,
     }
-    node.call(
-        "POST", "/transforms", {**spec, "payload_decoder": codec, "payload_encoder": codec}
-    )
+    node.call("POST", "/transforms", {**spec, "payload_decoder": codec, "payload_encoder": codec})
     client = Client(node, "heavy-publisher")
     try:
         watch.begin()
