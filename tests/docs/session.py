@@ -11,14 +11,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from tests.support import node
 from tests.support.processes import free_port
+from tests.support.zygote import Door
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 900.0
@@ -124,10 +126,10 @@ def _script(chosen: Sequence[Block], servers: Mapping[str, int]) -> str:
 
 def _bash(script: str, directory: Path) -> tuple[int, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    environ["PATH"] = f"{_programs(directory)}:{Path(sys.executable).parent}:{environ['PATH']}"
     environ["PYTHONPATH"] = str(ROOT)
     output = directory / "session.log"
-    with output.open("wb") as log:
+    with output.open("wb") as log, _programs(directory) as programs:
+        environ["PATH"] = f"{programs}:{Path(sys.executable).parent}:{environ['PATH']}"
         process = subprocess.Popen(
             ["bash", "-c", script],
             cwd=directory,
@@ -144,14 +146,19 @@ def _bash(script: str, directory: Path) -> tuple[int, str]:
     return status, output.read_text(errors="replace")
 
 
-def _programs(directory: Path) -> Path:
+@contextmanager
+def _programs(directory: Path) -> Iterator[Path]:
     """A directory with the command of this very tree, whatever is installed."""
     programs = directory / ".programs"
     programs.mkdir()
+    if node.are_forks:
+        with closing(Door(programs)):
+            yield programs
+        return
     sluice = programs / "sluice"
     sluice.write_text(f'#!/bin/sh\nexec {sys.executable} -m broker.cli.main "$@"\n')
     sluice.chmod(0o755)
-    return programs
+    yield programs
 
 
 def _kill_family(pid: int) -> None:

@@ -18,12 +18,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from struct import Struct
+from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -63,8 +65,10 @@ class Fork:
         self.stdout = open(output, "rb")  # noqa: SIM115  closed by who reads it
         asked = {"arguments": list(arguments), "environ": dict(environ), "network": network}
         request = json.dumps(asked).encode()
-        descriptors = [theirs_out, log.fileno(), theirs.fileno()]
+        null = os.open(os.devnull, os.O_RDONLY)
+        descriptors = [null, theirs_out, log.fileno(), theirs.fileno()]
         socket.send_fds(_zygote(), [request], descriptors)
+        os.close(null)
         os.close(theirs_out)
         theirs.close()
         self.pid: int = _NUMBER.unpack(self._status.recv(_NUMBER.size))[0]
@@ -113,6 +117,46 @@ class Fork:
         self.send_signal(signal.SIGTERM)
 
 
+class Door:
+    """A program ``sluice`` for shells of a test, as a file; each call is a fork with the caller's standard streams,
+    directory and environment."""
+
+    def __init__(self, directory: Path) -> None:
+        """The program, and the socket that it comes to, are in ``directory``."""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # the path of a socket is short, and those of tests are not
+        self._folder = TemporaryDirectory(prefix="sluice-")
+        path = f"{self._folder.name}/s"
+        self._listener.bind(path)
+        self._listener.listen(64)
+        program = directory / "sluice"
+        command = f"{sys.executable} -IS {Path(__file__).with_name('forked_command.py')} {path}"
+        program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        program.chmod(0o755)
+        self._thread = threading.Thread(target=self._pass_on, args=(_zygote(),), daemon=True)
+        self._thread.start()
+
+    def _pass_on(self, zygote: socket.socket) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:
+                return
+            with caller:
+                asked, streams, _, _ = socket.recv_fds(caller, _MAX_REQUEST, 3)
+                if len(streams) == 3:
+                    socket.send_fds(zygote, [asked], [*streams, caller.fileno()])
+                for stream in streams:
+                    os.close(stream)
+
+    def close(self) -> None:
+        """No further calls."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._listener.close()
+        self._folder.cleanup()
+
+
 @cache
 def _zygote() -> socket.socket:
     """The line to the zygote of this test process, which the first call starts."""
@@ -140,12 +184,18 @@ def _serve_forks(line: socket.socket) -> bool:
     poller.register(line, select.POLLIN)
     running: dict[int, tuple[int, socket.socket]] = {}
     ended: dict[int, tuple[int, socket.socket]] = {}
+    callers: dict[int, int] = {}
     while True:
         for descriptor, _ in poller.poll():
-            if descriptor in running:
+            if descriptor in callers:  # who asked is no more
+                poller.unregister(descriptor)
+                os.kill(callers.pop(descriptor), signal.SIGKILL)
+            elif descriptor in running:
                 poller.unregister(descriptor)
                 pid, status = running.pop(descriptor)
                 os.close(descriptor)
+                if callers.pop(status.fileno(), None):
+                    poller.unregister(status)
                 result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
                 assert result is not None
                 has_exited = result.si_code == os.CLD_EXITED
@@ -159,7 +209,7 @@ def _serve_forks(line: socket.socket) -> bool:
                 os.waitpid(pid, 0)
                 status.close()
             else:
-                request, descriptors, _, _ = socket.recv_fds(line, _MAX_REQUEST, 3)
+                request, descriptors, _, _ = socket.recv_fds(line, _MAX_REQUEST, 4)
                 if not request:
                     return False
                 pid = os.fork()
@@ -179,17 +229,19 @@ def _serve_forks(line: socket.socket) -> bool:
                 known = os.pidfd_open(pid)
                 running[known] = pid, status
                 poller.register(known, select.POLLIN)
+                callers[status.fileno()] = pid
+                poller.register(status, 0)  # its end is heard of all the same
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Take over the arguments, the environment and the output of a command line."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in enumerate([null, *descriptors[:2]]):
+    """Take over the arguments, the environment and the standard streams of a command line."""
+    for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
-    for descriptor in [null, *descriptors]:
+    for descriptor in descriptors:
         os.close(descriptor)
-    if request["network"]:
-        _enter(request["network"])
+    if network := request.get("network"):
+        _enter(network)
+    os.chdir(request.get("directory", _ROOT))
     os.environ.clear()
     os.environ.update(request["environ"])
     time.tzset()
