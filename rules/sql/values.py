@@ -284,10 +284,7 @@ def _need_integers(operator: str, left: Any, right: Any) -> None:
 
 def number_of_text(text: Any) -> int | float | None:
     """The number a string holds, such as ``21``, ``21.5``, ``6.``, ``.5`` or ``7e0``; None when it is not one."""
-    if type(text) is not str:
-        return None
-    spend(len(text), 5)
-    match = _NUMERIC.fullmatch(text)
+    match = _NUMERIC.fullmatch(text) if type(text) is str else None
     if match is None:
         return None
     try:
@@ -450,6 +447,7 @@ def _order_items(left: list[Any], right: list[Any]) -> int | None:
 
 
 def _number(text: Any) -> int | float:
+    spend(len(text), 5)
     number = number_of_text(text)
     if number is None:
         shown = repr(text[:40])
