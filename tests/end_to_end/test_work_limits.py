@@ -130,10 +130,6 @@ HEAVY = {
         json.dumps({"a": [[1] * 1_000] * 8, **dict.fromkeys((f"b{n}" for n in range(30)), [[1] * 1_000] * 8)}),
         "too much",
     ),
-    "many calls of little work": Heavy(
-        "SELECT " + ", ".join(f"strlen(concat(payload.x, '{n}')) AS v{n}" for n in range(300)) + ' FROM "in/#"',
-        json.dumps({"x": "\u00e9" * 4_000}), "longer than 80 ms",
-    ),
     "rows of a jq program": Heavy(
         'SELECT * JQ \'.payload | fromjson[] | {v: .}\' FROM "in/#"', _list(40_000), None, rows=40_000
     ),
