@@ -77,7 +77,7 @@ def test_a_statement_that_would_take_long_fails_in_time(columns: str, payload: A
 def test_a_rule_that_drops_messages_takes_no_longer_for_a_list() -> None:
     columns = _columns(100, lambda n: f"concat(upper('a'), str(v + {n}))")
     run = _statement(f"FOREACH payload AS v DO {columns}").on_event.run_short
-    event = _event(list(range(9_000)))
+    event = _event(list(range(5_000)))
     memory = f"at most {MAX_ROWS_MEMORY_INLINE} bytes of memory"
     with takes_less_than(0.1), pytest.raises(EvaluationError, match=f"{TOO_LONG}|{memory}"):
         run(event)

@@ -210,7 +210,8 @@ def test_a_payload_of_raw_bytes_passes_untouched_without_codecs() -> None:
 
 def test_copies_of_copies_are_refused_before_they_fill_the_memory() -> None:
     bench = Bench(spec("a", *[(f"payload.k{i}", "payload") for i in range(60)]))
-    assert "more than" in refused(bench.publish(b'{"a":{}}')).text
+    refusal = refused(bench.publish(b'{"a":{}}'))
+    assert re.search("more than 200000 values|longer than 50 ms", refusal.text), refusal.text
 
 
 def test_events_are_built_only_when_wanted_and_carry_the_message_as_it_came() -> None:
