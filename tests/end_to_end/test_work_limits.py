@@ -298,7 +298,7 @@ def test_operations_of_a_transformation_hold_up_nobody(
     try:
         watch.begin()
         for _ in range(3):
-            client.publish("heavy/1", json.dumps({"x": "\u00e9" * 150_000}))
+            client.publish("heavy/1", json.dumps({"x": "\u00e9" * 100_000}))
         watch.check()
         assert says in json.dumps(node.call("GET", "/transforms/heavy"))
     finally:

@@ -85,10 +85,15 @@ def test_patterns_that_come_from_outside_are_bounded(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["strlen(reverse(x))", "hash('sha512', x)", "iif(lower(x), 'a', lower(x))"]
+    ("call", "size"),
+    [
+        ("strlen(reverse(x))", 30_000),
+        ("hash('sha512', x)", 400_000),
+        ("iif(lower(x), 'a', lower(x))", 200_000),
+    ],
 )
-def test_an_expression_of_many_calls_ends_in_time(call: str) -> None:
+def test_an_expression_of_many_calls_ends_in_time(call: str, size: int) -> None:
     source = "concat([" + ", ".join([call] * 180) + "])"
-    with takes_less_than(0.12), pytest.raises(EvalError, match="longer than 50 ms"):
-        evaluate(source, x="İ" * 200_000)
+    with takes_less_than(0.1), pytest.raises(EvalError, match="longer than 50 ms"):
+        evaluate(source, x="İ" * size)
     assert evaluate(source, x="İ")
