@@ -43,7 +43,9 @@ CALLS_IN_A_TURN: Final = 128
 # Characters or items from which on the work of an operation is counted.
 LARGE: Final = 4096
 # Calls of functions in a statement from which on each counts its arguments; fewer are done before that matters.
-FEW_CALLS: Final = 20
+FEW_CALLS: Final = 50
+# Arguments of many calls after which the time is asked for.
+UNTIMED_ARGUMENTS: Final = 16
 # Maximum milliseconds that an evaluation of more calls takes, or the list of a rule that drops messages, whatever was
 # counted.
 MAX_EVALUATION_MS: Final = 80

@@ -11,7 +11,13 @@ from time import perf_counter, thread_time_ns
 from typing import Any, Final
 
 from broker.core.errors import SluiceError
-from rules.sql.limits import FEW_CALLS, LARGE, MAX_CHAIN_MS, MAX_EVALUATION_MS, MAX_WORK_NS
+from rules.sql.limits import (
+    LARGE,
+    MAX_CHAIN_MS,
+    MAX_EVALUATION_MS,
+    MAX_WORK_NS,
+    UNTIMED_ARGUMENTS,
+)
 
 
 class _Work:
@@ -114,7 +120,7 @@ class Calls:
     __slots__ = ("_turn", "_unseen")
 
     def __init__(self) -> None:
-        self._unseen = FEW_CALLS
+        self._unseen = UNTIMED_ARGUMENTS
         self._turn = Turn()
 
     def argument(self, value: Any) -> Any:
@@ -125,7 +131,7 @@ class Calls:
         """
         self._unseen -= 1
         if self._unseen < 0:
-            self._unseen = FEW_CALLS
+            self._unseen = UNTIMED_ARGUMENTS
             self._turn.check()
         if type(value) in _SIZED:
             size = len(value)

@@ -62,6 +62,7 @@ def _event(payload: Any) -> Event:
         (_columns(19, lambda n: f"contains_topic_match(payload.l, 'a/{n}')"), {"l": [{"topic": "b/+/c"}] * 40_000}),
         (_columns(15, lambda n: f"topic_match(payload.x, '{n}/#')"), {"x": "/" * 900_000}),
         (_columns(1_000, lambda n: f"strlen(concat(payload.x, '{n}'))"), {"x": "\u00e9" * 4_000}),
+        (_columns(15, lambda n: f"lower(concat(payload.x, '{n}'))"), {"x": "\u0130" * 450_000}),
         (_columns(1_000, lambda n: f"lower(substr(payload.x, {n}))"), {"x": "\u0130" * 4_000}),
     ],
     ids=lambda value: value[:44] if type(value) is str else "",
