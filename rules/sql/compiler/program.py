@@ -164,7 +164,7 @@ def _to_the_end(
                 "the rules before this one took too long for it to look at a list at once"
             )
         walk = start(arguments)
-        turn = Turn()
+        turn: Turn | None = None
         walked = 0
         all_rows: list[Row] = []
         memory = RowMemory()
@@ -177,6 +177,8 @@ def _to_the_end(
             walked += items
             all_rows += rows
             if most_bytes < inf:
+                if turn is None:
+                    turn = Turn()  # of a list that is not short, since this takes 0.5 µs
                 turn.check()
                 memory.add(rows)
                 if memory.size_bytes > most_bytes:
