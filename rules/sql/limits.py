@@ -46,8 +46,7 @@ LARGE: Final = 4096
 FEW_CALLS: Final = 50
 # Arguments of many calls after which the time is asked for.
 UNTIMED_ARGUMENTS: Final = 16
-# Maximum milliseconds that an evaluation of more calls takes, or the list of a rule that drops messages, whatever was
-# counted.
+# Maximum milliseconds that an evaluation of more calls takes, whatever was counted.
 MAX_EVALUATION_MS: Final = 80
 # Maximum time of the operations of one evaluation on large values, by measured costs.
 MAX_WORK_NS: Final = 40_000_000.0

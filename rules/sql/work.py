@@ -97,31 +97,14 @@ def spend_any(size: int, time_ns: float) -> None:
     spend_ns(time_ns)
 
 
-class Turn:
-    """Evaluations in one turn of the loop, by the time of this thread: others may have the processor for longer than
-    the limit."""
-
-    __slots__ = ("_ends_ns",)
-
-    def __init__(self) -> None:
-        self._ends_ns = thread_time_ns() + MAX_EVALUATION_MS * 1_000_000
-
-    def check(self) -> None:
-        """Raise ``EvaluationError`` when it takes too long."""
-        if thread_time_ns() > self._ends_ns:
-            raise EvaluationError(
-                f"the rule takes longer than {MAX_EVALUATION_MS} ms for one message"
-            )
-
-
 class Calls:
     """Many calls of functions in one turn of the loop."""
 
-    __slots__ = ("_turn", "_unseen")
+    __slots__ = ("_ends_ns", "_unseen")
 
     def __init__(self) -> None:
         self._unseen = UNTIMED_ARGUMENTS
-        self._turn = Turn()
+        self._ends_ns = thread_time_ns() + MAX_EVALUATION_MS * 1_000_000
 
     def argument(self, value: Any) -> Any:
         """An argument of one of them, as it is.
@@ -132,7 +115,10 @@ class Calls:
         self._unseen -= 1
         if self._unseen < 0:
             self._unseen = UNTIMED_ARGUMENTS
-            self._turn.check()
+            if thread_time_ns() > self._ends_ns:  # of this thread: others have no part in it
+                raise EvaluationError(
+                    f"the rule takes longer than {MAX_EVALUATION_MS} ms for one message"
+                )
         if type(value) in _SIZED:
             size = len(value)
             if size > LARGE and type(value) is str:

@@ -13,7 +13,7 @@ from broker.core.action import Row
 from rules.sql.limits import MAX_ITEMS_INLINE, MAX_ROWS_MEMORY_INLINE
 from rules.sql.syntax.tree import Tree
 from rules.sql.values import Bits, EvaluationError
-from rules.sql.work import CHAIN, Turn
+from rules.sql.work import CHAIN
 
 # A row, the rows of FOREACH, or None when WHERE does not hold.
 Result = Row | list[Row] | None
@@ -164,7 +164,6 @@ def _to_the_end(
                 "the rules before this one took too long for it to look at a list at once"
             )
         walk = start(arguments)
-        turn: Turn | None = None
         walked = 0
         all_rows: list[Row] = []
         memory = RowMemory()
@@ -177,9 +176,6 @@ def _to_the_end(
             walked += items
             all_rows += rows
             if most_bytes < inf:
-                if turn is None:
-                    turn = Turn()  # of a list that is not short, since this takes 0.5 µs
-                turn.check()
                 memory.add(rows)
                 if memory.size_bytes > most_bytes:
                     raise EvaluationError(
