@@ -125,24 +125,21 @@ def upper(s: Text) -> str:
 @function(returns="string", spark=_TRIM["BOTH"])
 def trim(s: Text, chars: Text | None = None) -> str:
     """The text without white space, or without any of the given characters, around it."""
-    if len(s) > LARGE:
-        spend(len(s), 10)
+    spend(len(s), 10)
     return s.strip(_SPACE if chars is None else chars) if chars != "" else s
 
 
 @function(returns="string", spark=_TRIM["LEADING"])
 def ltrim(s: Text, chars: Text | None = None) -> str:
     """The text without white space, or without any of the given characters, before it."""
-    if len(s) > LARGE:
-        spend(len(s), 10)
+    spend(len(s), 10)
     return s.lstrip(_SPACE if chars is None else chars) if chars != "" else s
 
 
 @function(returns="string", spark=_TRIM["TRAILING"])
 def rtrim(s: Text, chars: Text | None = None) -> str:
     """The text without white space, or without any of the given characters, after it."""
-    if len(s) > LARGE:
-        spend(len(s), 10)
+    spend(len(s), 10)
     return s.rstrip(_SPACE if chars is None else chars) if chars != "" else s
 
 

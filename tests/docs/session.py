@@ -20,7 +20,7 @@ import psutil
 
 from tests.support import node
 from tests.support.processes import free_port
-from tests.support.zygote import Door
+from tests.support.zygote import ForkedCommand
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 900.0
@@ -152,7 +152,7 @@ def _programs(directory: Path) -> Iterator[Path]:
     programs = directory / ".programs"
     programs.mkdir()
     if node.are_forks:
-        with closing(Door(programs)):
+        with closing(ForkedCommand(programs)):
             yield programs
         return
     sluice = programs / "sluice"

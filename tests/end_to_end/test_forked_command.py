@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.zygote import Door
+from tests.support.zygote import ForkedCommand
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[str]:
-    with closing(Door(tmp_path)):
+    with closing(ForkedCommand(tmp_path)):
         yield str(tmp_path / "sluice")
 
 

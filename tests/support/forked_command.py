@@ -1,8 +1,8 @@
 """``sluice`` as a program on the path, whose work a fork does that has imported everything (``tests.support.zygote``).
 
-Run by its name with the socket of a ``tests.support.zygote.Door`` in front of the arguments. It has the standard
-streams, the directory and the environment of the caller, passes signals on and ends as the fork does; the fork ends
-with it. It imports little, since each command of a page runs it.
+Its first argument is the socket of a ``tests.support.zygote.ForkedCommand``. It has the standard streams, the directory
+and the environment of the caller, passes signals on and ends as the fork does; the fork ends with it. It imports
+little, since each command of a page runs it.
 """
 
 from __future__ import annotations

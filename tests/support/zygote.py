@@ -117,7 +117,7 @@ class Fork:
         self.send_signal(signal.SIGTERM)
 
 
-class Door:
+class ForkedCommand:
     """A program ``sluice`` for shells of a test, as a file; each call is a fork with the caller's standard streams,
     directory and environment."""
 

@@ -208,9 +208,9 @@ class BoundTransformation:
         at = 0
         try:
             for operation in self.operations:
-                operation(run)
                 if run.is_timed:
                     check_time()
+                operation(run)
                 if note is not None:
                     note(at)
                 at += 1
