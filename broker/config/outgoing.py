@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from broker.config.http_stream import HttpStream
 from broker.config.model import Settings
 from broker.config.secret_text import SecretText, SecretUnreadable
 from broker.config.ssrf import AddressGuard
@@ -145,7 +146,7 @@ class GuardedNetwork(_NetworkBackend):
     """Looks names up itself, and connects to the address that was checked."""
 
     def __init__(self, guard: AddressGuard) -> None:
-        self._guard, self._inner = guard, httpcore.AnyIOBackend()
+        self._guard = guard
 
     async def connect_tcp(
         self,
@@ -156,6 +157,7 @@ class GuardedNetwork(_NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """See ``httpcore.AsyncNetworkBackend``; also raises ``AddressDenied``."""
+        del local_address, socket_options
         try:
             addresses = await self._guard.addresses(host, port)
         except OSError as error:
@@ -163,9 +165,7 @@ class GuardedNetwork(_NetworkBackend):
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in addresses:
             try:
-                return await self._inner.connect_tcp(
-                    address, port, timeout, local_address, socket_options
-                )
+                return await HttpStream.opened(asyncio.open_connection(address, port), timeout)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure
