@@ -54,6 +54,12 @@ class Owners:
         for name in list(self.processes):
             self.kill(name)
 
+    @property
+    def who_wrote(self) -> int:
+        """How many owners had a group acknowledged."""
+        values = [value for of_one in self.acknowledged() for value in of_one]
+        return len({value.partition("-")[0] for value in values})
+
     def acknowledged(self) -> list[list[str]]:
         """The values that each process was told are kept, in order."""
         files = self._directory.glob("*.acknowledged")
@@ -73,7 +79,8 @@ def test_a_log_has_one_owner_whoever_is_killed_or_paused(tmp_path: Path) -> None
             owners.start(name)
         eventually(lambda: any(owners.acknowledged()), 60)
         until_s = time.monotonic() + _SECONDS
-        while time.monotonic() < until_s:
+        # on a slow machine a few faults may all have hit others than the owner
+        while time.monotonic() < until_s or faults < 3 or owners.who_wrote < 2:
             _fault(chance, owners, servers)
             faults += 1
             before = sum(map(len, owners.acknowledged()))
@@ -91,7 +98,7 @@ def test_a_log_has_one_owner_whoever_is_killed_or_paused(tmp_path: Path) -> None
     count = sum(map(len, owners.acknowledged()))
     print(f"seed {_SEED}: {faults} faults, {claims} owners, {count:,} acknowledged groups")
     assert faults >= 3
-    assert claims >= 2
+    assert claims >= owners.who_wrote >= 2
 
 
 def _has_more(owners: Owners, before: int) -> bool:

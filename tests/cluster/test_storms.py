@@ -30,6 +30,7 @@ from tests.cluster.test_workers import of_cell
 from tests.support.linked_cells import cells, linked
 from tests.support.mqtt_server import on_loop
 from tests.support.node import Node, eventually
+from tests.support.processes import pause
 from tests.support.processor import is_within
 from tests.support.waiting import until, within
 from tests.support.wire import WireClient
@@ -73,7 +74,7 @@ async def _with_a_cell_that_hangs(node: Node) -> None:
     other = await WireClient.connected(port, Connect(quick, 5))
     hangs, lives = node.cell(1), node.cell(0)
     before = lives.memory_info().rss
-    hangs.suspend()
+    pause(hangs.pid)
     waits.send(Publish("far", b"x", 1, packet_id=1))
     payload = bytes(16 * 1024)
     for number in range(1, 65):

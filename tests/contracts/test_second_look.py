@@ -79,6 +79,19 @@ def test_flaky_tests_of_other_tiers_count_too(tmp_path: Path) -> None:
     assert told.stdout.splitlines() == findings(tmp_path)
 
 
+def test_a_failure_is_told_at_once_with_its_cause(tmp_path: Path) -> None:
+    text = """
+import pytest
+pytestmark = pytest.mark.filterwarnings("error")
+def end(self): raise OSError("lost")
+def test_fails(): type("Dropped", (), {"__del__": end})()
+"""
+    done = run(tmp_path, text)
+    told = done.stdout.partition("FAILED test_some.py::test_fails\n")[2].splitlines()
+    assert told[0] == "OSError: lost"
+    assert "PytestUnraisableExceptionWarning: Exception ignored in: <function end" in told[1]
+
+
 def run(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
     (directory / "test_some.py").write_text(tests)
     command = [

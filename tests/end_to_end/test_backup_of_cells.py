@@ -29,6 +29,7 @@ from broker.storage.store import Batch
 from tests.end_to_end.clients import Client, publish
 from tests.end_to_end.test_backup import KEY, sluice
 from tests.support.node import Node, eventually
+from tests.support.processes import pause
 
 PLACE = Place(0, 2, Path())
 
@@ -148,7 +149,7 @@ def test_a_client_that_leaves_in_the_middle_of_another_cells_store_holds_nobody(
 def test_all_cells_are_needed_and_a_restore_needs_a_broker_that_is_stopped(tmp_path: Path) -> None:
     node = Node(tmp_path / "node", workers=2).start()
     try:
-        node.cell(1).suspend()
+        pause(node.cell(1).pid)
         text = sluice(node.data_dir, "backup", str(tmp_path / "none.backup"), status=1)
         assert "cell 1 does not answer" in text
         assert not list(tmp_path.glob("none*"))

@@ -141,6 +141,7 @@ def test_a_put_without_a_value_or_with_stars_keeps_it_and_a_new_value_gets_a_tim
 def test_a_value_that_cannot_be_kept_is_refused(
     node: Node, body: dict[str, Any], expected: str
 ) -> None:
+    put(node, "kept")  # the first one makes the key
     answer = node.call("PUT", "/secrets/wrong", body, expect=422)
     assert expected in str(answer["errors"])
     node.call("GET", "/secrets/wrong", expect=404)

@@ -17,6 +17,7 @@ from paho.mqtt.properties import Properties
 
 from tests.end_to_end.clients import Client, MosquittoSub, publish
 from tests.support.node import Node, eventually, running
+from tests.support.processes import pause
 
 GROUP = "$share/pool/jobs/#"
 HOUR_S = 3600
@@ -70,7 +71,7 @@ def test_what_a_killed_client_had_goes_to_another(node: Node) -> None:
     with Client(node, "stays") as stays:
         stays.subscribe(GROUP, 1)
         silent = MosquittoSub(node, "-V", "5", "-q", "1", "-i", "killed", "-t", GROUP)
-        silent.process.send_signal(19)  # SIGSTOP: it reads no more
+        pause(silent.process.pid)
         for number in range(20):
             publish(node, f"jobs/{number}", str(number), "-q", "1")
         eventually(lambda: group(node)["inflight"] >= 5)

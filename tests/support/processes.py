@@ -49,6 +49,22 @@ def is_open(port: int, host: str = "127.0.0.1") -> bool:
         return asking.connect_ex((host, port)) == 0
 
 
+def pause(pid: int) -> None:
+    """Stop a process, and wait until it stands still: a thread on another core goes on for a moment after the signal,
+    and one that waits for the disk until that has answered. ``SIGCONT`` lets it go on."""
+    os.kill(pid, signal.SIGSTOP)
+    while not all(map(_stands_still, Path(f"/proc/{pid}/task").iterdir())):
+        time.sleep(_POLL_S)
+
+
+def _stands_still(thread: Path) -> bool:
+    try:
+        state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
+    except OSError:  # it has ended
+        return True
+    return state in b"TtZX"
+
+
 class ServerProcess:
     """A server that is started, stopped, killed, frozen and started again; its output is kept in a file."""
 
@@ -99,7 +115,7 @@ class ServerProcess:
 
     def freeze(self) -> None:
         """Keep its connections and answer nothing."""
-        self._running.send_signal(signal.SIGSTOP)
+        pause(self._running.pid)
 
     def thaw(self) -> None:
         """Go on after ``freeze``."""

@@ -46,11 +46,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _causes(report: pytest.TestReport) -> list[str]:
-    """What it failed with. A group of exceptions does not say that itself."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    message = "" if crash is None else crash.message
-    if "sub-exceptions" not in message:
-        return message.splitlines()[:_MOST_LINES]
+    """What it failed with, and the cause of that. A group of exceptions does not say it itself."""
+    chain = getattr(report.longrepr, "chain", ())
+    messages = [crash.message for _, crash, _ in chain if crash is not None]
+    if "sub-exceptions" not in "".join(messages[-1:]):
+        return [line for text in messages[-2:] for line in text.splitlines()[:_MOST_LINES]]
     return [line for line in report.longreprtext.splitlines() if "Warning: " in line][1:]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from tests.support.node import TOKEN, Node, eventually
-from tests.support.processes import free_port
+from tests.support.processes import free_port, pause
 from tests.ui.browser import sign_in
 from tests.ui.test_dashboard import broker, publish
 
@@ -85,7 +85,7 @@ def test_a_connection_that_is_silent_is_opened_again(page: Any, broker: Node) ->
     page.goto(f"{broker.url}/")
     page.wait_for_selector("text=/\\d so far/")
     process = psutil.Process(broker.pid)
-    process.suspend()
+    pause(process.pid)
     try:
         with page.expect_websocket():
             page.clock.run_for(20_000)

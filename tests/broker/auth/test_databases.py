@@ -22,7 +22,7 @@ from tests.support.access import BUILTIN, access
 from tests.support.mariadb_server import MariaDb
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.postgres_server import Postgres
-from tests.support.processes import ServerProcess
+from tests.support.processes import ServerProcess, pause
 from tests.support.wire import WireClient
 
 WRONG = reason.BAD_USER_NAME_OR_PASSWORD
@@ -290,7 +290,7 @@ async def test_a_server_that_is_frozen_holds_no_client_longer_than_the_timeout(
             *psutil.Process(database.process.pid).children(),
         ]
         for process in processes:
-            process.suspend()
+            pause(process.pid)
         try:
             codes = await asyncio.gather(
                 *(code_of(node, "ann", "pencil", f"c{number}") for number in range(20))
