@@ -149,6 +149,7 @@ class _Compiler:
         self._out = Code()
         self._uses_client = False
         self._has_many_calls = False
+        self._most_items = 0
         self._problems: list[Problem] = []
 
     # Statements
@@ -184,7 +185,7 @@ class _Compiler:
                 "split the rule or use CASE with more WHEN",
             )
             raise Invalid("the SQL cannot be used", [problem], code="sql_check") from None
-        return Program(namespace["rule"], source, places, item is not None)
+        return Program(namespace["rule"], source, places, self._most_items)
 
     def _source(self) -> tuple[str, tuple[tuple[int, int], ...]]:
         head = [(f"# {name}: {text}", (1, 1)) for name, text in self._out.constants.items()]
@@ -237,7 +238,7 @@ class _Compiler:
         self._out.emit(
             f"if type({items.code}) is not list: return _NoArray({text!r}, {items.code})"
         )
-        inline, inline_bytes, turn, most = self._bounds(tree)
+        inline, inline_bytes, turn, most, self._most_items = self._bounds(tree)
         incase = tree.args.get("incase")
         if incase is None:  # each item is a row: too many are refused before the first is made
             self._out.emit(f"if len({items.code}) > {most}: _too_many_rows({most})")
@@ -275,15 +276,17 @@ class _Compiler:
                 self._out.emit("rows = []")
         self._out.emit("return rows")
 
-    def _bounds(self, tree: exp.Select) -> tuple[int, int, int, int]:
+    def _bounds(self, tree: exp.Select) -> tuple[int, int, int, int, int]:
         """Maximum items that a FOREACH walks without stopping, the same in bytes, the items of a part where there are
-        more, and maximum rows."""
+        more, maximum rows, and maximum items where a message waits for all."""
         clauses = [
             clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None
         ]
         work = sum(1 for clause in clauses for _ in clause.walk())
         calls = [call for clause in clauses for call in clause.find_all(exp.Anonymous)]
         building = sum(map(self._builds, calls))
+        literals = sum(1 for clause in clauses for _ in clause.find_all(exp.Array, exp.Struct))
+        waiting_work = work + limits.CALL_WORK * (len(calls) + building + literals)
         members = sum(
             _STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions
         )
@@ -292,6 +295,7 @@ class _Compiler:
             limits.INLINE_BYTES // max(1, len(calls) // 4, len(tree.expressions), 4 * building),
             min(limits.ROWS_IN_A_TURN, max(1, limits.CALLS_IN_A_TURN // max(1, len(calls)))),
             min(limits.MAX_ROWS, max(1, limits.MAX_ROW_MEMBERS // members)),
+            min(limits.MAX_ITEMS_INLINE, max(1, limits.MAX_WORK_INLINE // waiting_work)),
         )
 
     def _builds(self, call: exp.Anonymous) -> bool:

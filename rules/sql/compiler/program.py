@@ -40,12 +40,18 @@ class DeferralNeeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled rule for one kind of input, a message or an event. A FOREACH gives a ``Walk`` (``walks``)."""
+    """A compiled rule for one kind of input, a message or an event. A FOREACH gives a ``Walk``."""
 
     function: Callable[[Any], Any]
     source: str
     places: tuple[tuple[int, int], ...]
-    walks: bool = False
+    most_items: int = 0
+    """Items that a FOREACH may walk where a message waits for it; 0 for other statements."""
+
+    @property
+    def walks(self) -> bool:
+        """True for FOREACH."""
+        return self.most_items > 0
 
     @property
     def run(self) -> Callable[[Any], Result]:
@@ -54,11 +60,11 @@ class Program:
 
     @property
     def run_short(self) -> Callable[[Any], Result]:
-        """Return the result for arrays of at most ``MAX_ITEMS_INLINE`` items; fail for longer ones, and for rows that
-        take more memory than ``MAX_ROWS_MEMORY_INLINE``."""
+        """Return the result for arrays of at most ``most_items``; fail for longer ones, and for rows that take more
+        memory than ``MAX_ROWS_MEMORY_INLINE``."""
         if not self.walks:
             return self.function
-        return _to_the_end(self.function, MAX_ITEMS_INLINE, MAX_ROWS_MEMORY_INLINE)
+        return _to_the_end(self.function, self.most_items, MAX_ROWS_MEMORY_INLINE)
 
     @property
     def at_once(self) -> Callable[[Any], Result]:
@@ -181,8 +187,9 @@ def _to_the_end(
                     raise EvaluationError(
                         f"the rows of a rule that drops messages take at most {most_bytes} bytes of memory"
                     )
+        reason = "" if most_items == MAX_ITEMS_INLINE else " with as many expressions for each"
         raise EvaluationError(
-            f"FOREACH of a rule that drops messages walks at most {most_items} items"
+            f"FOREACH of a rule that drops messages walks at most {most_items} items{reason}"
         )
 
     return run

@@ -15,7 +15,7 @@ from rules.sql.limits import MAX_ROWS_MEMORY_INLINE
 from rules.sql.values import EvaluationError
 from tests.rules.sql.evaluation import CONTEXT, FUNCTIONS
 
-ROWS = 2_000
+ROWS = 1_500
 
 
 def _statement(do: str) -> Statement:

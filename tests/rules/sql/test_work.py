@@ -130,3 +130,31 @@ def test_the_rows_of_a_turn_take_little_memory(columns: int, column: str, text: 
     assert not failure or TOO_MUCH in failure or TOO_LONG in failure
     assert max(held_bytes, default=0) < 24 * 1024 * 1024
     assert peak < 48 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("columns", "column", "items"),
+    [
+        (1, "upper(concat('a', str(v)))", 10_000),
+        (3, "v + {}", 10_000),
+        (100, "v + {}", 950),
+        (10, "upper(str(v + {}))", 1_700),
+        (100, "upper(concat('a', str(v), '{}'))", 125),
+        (100, "[v, {}]", 300),
+        (100, "case when v > {} then 1 else 2 end", 550),
+    ],
+)
+def test_a_message_that_waits_for_a_list_waits_for_few_items_of_much_work(
+    columns: int, column: str, items: int
+) -> None:
+    done = _columns(columns, lambda n: column.replace("{}", str(n)))
+    program = _statement(f"FOREACH payload.v AS v DO {done}").on_event
+    assert items <= program.most_items < 1.3 * items
+    event = _event({"v": [7] * items})
+    with takes_less_than(0.2):
+        rows = program.run_short(event)
+    assert isinstance(rows, list)
+    assert len(rows) == items
+    failure = _failure(lambda: program.run_short(_event({"v": [7] * (items * 2)})))
+    assert f"walks at most {program.most_items} items" in failure
+    assert ("as many expressions" in failure) == (items < 10_000)
