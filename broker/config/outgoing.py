@@ -128,7 +128,13 @@ async def call(
             return answer.status, await body_of(answer, most_bytes)
     except TimeoutError:
         raise CallFailed(f"no answer within {timeout_s:g} s") from None
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpx.InvalidURL, OSError) as error:
+    except (
+        httpcore.NetworkError,
+        httpcore.TimeoutException,
+        httpcore.ProtocolError,
+        httpx.InvalidURL,
+        OSError,
+    ) as error:
         raise CallFailed(f"it cannot be reached ({error or type(error).__name__})") from None
 
 

@@ -125,7 +125,7 @@ class Caller:
                 raise CallFailed("denied", str(error)) from None
             except outgoing.CallFailed as error:
                 raise CallFailed("bad_answer", f"{self.server}: {error}") from None
-            except (httpcore.NetworkError, httpcore.ConnectTimeout, OSError) as error:
+            except (httpcore.NetworkError, httpcore.TimeoutException, OSError) as error:
                 self.state = "disconnected"
                 failed = CallFailed(
                     "unreachable", f"{self.server} cannot be reached ({_text_of(error)})"

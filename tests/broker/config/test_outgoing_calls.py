@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -39,7 +41,7 @@ class Silent:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.taken += 1
         self.begun.set()
-        with suppress(ConnectionError):
+        with suppress(OSError):
             while await reader.read(65536):
                 pass
         self.ended.set()
@@ -127,3 +129,18 @@ async def _service(authority: Authority) -> AsyncIterator[Service]:
         yield service
     finally:
         await service.down()
+
+
+@on_loop
+async def test_a_connection_that_the_system_gives_up_is_a_failed_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it does for a host that no longer answers anything."""
+
+    async def lost(*_: object) -> bytes:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+    async with silent() as server:
+        monkeypatch.setattr(asyncio.StreamReader, "read", lost)
+        with pytest.raises(CallFailed, match="it cannot be reached .no answer in time"):
+            await _get("http", server.port, 60)
