@@ -353,12 +353,11 @@ class TableQuery:
                 )
             )
             retyped = self._early_types.follow(outcome)
-        self._note(outcome)
-        if retyped:
-            self._progress.count(writer)
+        self._note(outcome, retyped=retyped)
         return writer.ends(writer.table)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: Outcome, *, retyped: bool) -> None:
+        """Take the figures of a batch, its ends last: a report that has them has all."""
         progress = self._progress
         now = self._clock()
         progress.rows += outcome.written
@@ -366,13 +365,12 @@ class TableQuery:
         progress.over += outcome.over
         progress.files += outcome.files
         progress.bytes += outcome.file_bytes
+        progress.version = outcome.version
         if (writer := self._writer) is not None:
-            self._correct(writer, outcome)
+            self._correct(writer, outcome, retyped)
             progress.parts = writer.parts()
             if any(part.shard not in progress.begins for part in outcome.ranges):
                 progress.begins = writer.begins()
-        progress.version = outcome.version
-        progress.ends |= {part.shard: part.end for part in outcome.ranges}
         read = outcome.written + outcome.dead
         progress.rows_per_s = read / max(now - progress.batch_ended, 0.001)
         progress.batch_ended = now
@@ -381,14 +379,16 @@ class TableQuery:
             progress.committed_at = rfc3339(time.time_ns())
             progress.committed_rows = outcome.written
             progress.commit_s = outcome.commit_s
+        progress.ends |= {part.shard: part.end for part in outcome.ranges}
+        if writer is not None and outcome.read and not outcome.ranges:
+            progress.ends |= writer.ends(writer.table)
 
-    def _correct(self, writer: TableWriter, outcome: Outcome) -> None:
+    def _correct(self, writer: TableWriter, outcome: Outcome, retyped: bool) -> None:
         """Take the figures of the table where a batch does not just add to them: another driver has committed its
-        records, or a driver that was killed some of them, or it replaced rows."""
+        records, or a driver that was killed some of them, or it replaced rows or the type of a column."""
         is_first = self._progress.batch is None
-        if outcome.read and not outcome.ranges:
-            self._progress.ends |= writer.ends(writer.table)
-        if outcome.read and (is_first or not outcome.ranges or writer.spec.upsert is not None):
+        is_other = is_first or not outcome.ranges or writer.spec.upsert is not None
+        if retyped or (outcome.read and is_other):
             self._progress.count(writer)
         elif writer.spec.members is not None:
             self._progress.take(writer.figures())

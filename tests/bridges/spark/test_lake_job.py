@@ -28,7 +28,7 @@ from bridges.spark.driver.batch import TableSpec, TableWriter
 from bridges.spark.driver.executors import Executors, ExecutorsLack
 from bridges.spark.driver.java import find_java
 from bridges.spark.driver.ledger import Ledger
-from bridges.spark.driver.query import QuerySettings, TableQuery
+from bridges.spark.driver.query import Progress, QuerySettings, TableQuery
 from bridges.spark.driver.replay import ReplayRun
 from bridges.spark.driver.retype import retype
 from bridges.spark.driver.upserts import open_writer
@@ -200,8 +200,19 @@ def test_a_table_that_readers_cannot_open_is_failed_while_its_job_has_it_open(
 
 
 def test_two_jobs_at_once_double_nothing(
-    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    server: StreamServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    reported: list[tuple[int | None, int]] = []
+    count = Progress.count
+
+    def counted(progress: Progress, writer: TableWriter) -> None:
+        reported.append((progress.ends.get(0), progress.rows))
+        count(progress, writer)
+
+    monkeypatch.setattr(Progress, "count", counted)
     spec = add_table(server, tmp_path)
     server.append("readings", [{"n": n} for n in range(3000)])
     first = run_query(spec)
@@ -211,6 +222,8 @@ def test_two_jobs_at_once_double_nothing(
     server.append("readings", [{"n": n} for n in range(2000)])
     step_until(second, reaches(5000))
     assert step_until(first, reaches(5000))["rows"] == 5000
+    assert (3000, 3000) in reported
+    assert (5000, 3000) not in reported, "a report had the end without the rows"
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 

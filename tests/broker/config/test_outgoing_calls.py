@@ -142,5 +142,5 @@ async def test_a_connection_that_the_system_gives_up_is_a_failed_call(
 
     async with silent() as server:
         monkeypatch.setattr(asyncio.StreamReader, "read", lost)
-        with pytest.raises(CallFailed, match="it cannot be reached .no answer in time"):
+        with pytest.raises(CallFailed, match=r"it cannot be reached .no answer in time"):
             await _get("http", server.port, 60)
