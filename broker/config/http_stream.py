@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ else:
     httpcore = LazyModule("httpcore")
     _Base = object
 
-Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+# ``create_connection`` or ``create_unix_connection`` of the loop, without the protocol.
+Connect = Callable[[Callable[[], asyncio.StreamReaderProtocol]], Awaitable[tuple[Any, Any]]]
 
 
 @contextmanager
@@ -35,19 +36,38 @@ def _raising(timed_out: type[Exception], failed: type[Exception]) -> Iterator[No
         raise failed(error.strerror or str(error)) from error
 
 
+class _Reader(asyncio.StreamReader):
+    """Knows how many bytes have come that were not read."""
+
+    unread = 0
+
+    def feed_data(self, data: Any) -> None:
+        self.unread += len(data)
+        super().feed_data(data)
+
+    async def read(self, n: int = -1) -> bytes:
+        data = await super().read(n)
+        self.unread -= len(data)
+        return data
+
+
 class HttpStream(_Base):
     """A connection. Times are seconds, or None for no limit."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     @classmethod
-    async def opened(cls, opening: Awaitable[Ends], timeout: float | None) -> HttpStream:
-        """Wait for ``asyncio.open_connection`` or its like; raises ``ConnectError`` or ``ConnectTimeout``."""
+    async def opened(cls, connect: Connect, timeout: float | None) -> HttpStream:
+        """Connect; raises ``ConnectError`` or ``ConnectTimeout``."""
+        loop = asyncio.get_running_loop()
+        reader = _Reader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         with _raising(httpcore.ConnectTimeout, httpcore.ConnectError):
             async with asyncio.timeout(timeout):
-                return cls(*await opening)
+                transport, _ = await connect(lambda: protocol)
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Some bytes; none at the end."""
@@ -85,7 +105,9 @@ class HttpStream(_Base):
         self._writer.transport.abort()
 
     def get_extra_info(self, info: str) -> Any:
-        """A connection that is idle and ``is_readable`` was closed by the other end."""
+        """A connection that is idle and ``is_readable`` cannot be used again: the other end has closed it, or said
+        something without a request, as that the next one came too late."""
         if info == "is_readable":
-            return self._reader.at_eof() or self._writer.is_closing()
+            is_over = self._reader.at_eof() or self._writer.is_closing()
+            return is_over or self._reader.unread > 0
         return self._writer.get_extra_info(info)

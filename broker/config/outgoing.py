@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -169,9 +170,10 @@ class GuardedNetwork(_NetworkBackend):
         except OSError as error:
             raise httpcore.ConnectError(f"{host}: {error.strerror or error}") from None
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        connect = asyncio.get_running_loop().create_connection
         for address in addresses:
             try:
-                return await HttpStream.opened(asyncio.open_connection(address, port), timeout)
+                return await HttpStream.opened(partial(connect, host=address, port=port), timeout)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure

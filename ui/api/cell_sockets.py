@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import httpcore
@@ -22,7 +23,8 @@ class _Backend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         del socket_options
-        return await HttpStream.opened(asyncio.open_unix_connection(path), timeout)
+        connect = asyncio.get_running_loop().create_unix_connection
+        return await HttpStream.opened(partial(connect, path=path), timeout)
 
 
 class CellSocket(httpx.AsyncHTTPTransport):

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.outgoing import CallFailed, call
+from broker.config.outgoing import CallFailed, GuardedNetwork, call
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from tests.support.certificates import Authority
 from tests.support.http_service import Reply, Service
 from tests.support.mqtt_server import on_loop
+from tests.support.waiting import until
 
 GUARD = AddressGuard(SsrfSettings())
 LARGE = b"\0x\xff" * 300_000
@@ -144,3 +145,25 @@ async def test_a_connection_that_the_system_gives_up_is_a_failed_call(
         monkeypatch.setattr(asyncio.StreamReader, "read", lost)
         with pytest.raises(CallFailed, match=r"it cannot be reached .no answer in time"):
             await _get("http", server.port, 60)
+
+
+@pytest.mark.parametrize("last", [b"HTTP/1.1 408 Request Timeout\r\n\r\n", b""])
+@on_loop
+async def test_an_idle_connection_on_which_something_came_is_not_used_again(last: bytes) -> None:
+    """A server may end it with an answer that nothing asked for (RFC 9110, section 15.5.9)."""
+    is_asked = asyncio.Event()
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"ok")
+        await is_asked.wait()
+        writer.write(last)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        stream = await GuardedNetwork(GUARD).connect_tcp("127.0.0.1", port, 10)
+        assert await stream.read(100, 10) == b"ok"
+        assert not stream.get_extra_info("is_readable")
+        is_asked.set()
+        await until(lambda: stream.get_extra_info("is_readable"))
+        await stream.aclose()
