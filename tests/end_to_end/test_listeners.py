@@ -28,7 +28,7 @@ from tests.support.plain_http import NO_TLS
 
 CONFIG = """
 listeners {{
-  ssl.default {{ bind = "127.0.0.1:0", ssl_options {{ certfile = "{cert}", keyfile = "{key}", handshake_timeout = 500ms }} }}
+  ssl.default {{ bind = "127.0.0.1:0", ssl_options {{ certfile = "{cert}", keyfile = "{key}", handshake_timeout = 3s }} }}
   ssl.devices {{ bind = "127.0.0.1:0"
     ssl_options {{ certfile = "{cert}", keyfile = "{key}", cacertfile = "{ca}", verify = peer }} }}
   ssl.either {{ bind = "127.0.0.1:0"

@@ -336,7 +336,9 @@ def test_a_target_that_does_not_answer_is_given_up_and_the_rows_are_sent_again()
             )
             outside.answers.set()
             await bridges.until_sent(10)
-            assert bridges.counts()["retried"] == 10
+            retried = bridges.counts()["retried"]
+            assert retried >= 10
+            assert retried % 10 == 0, "all of them, each time"
 
     run(check())
 

@@ -281,9 +281,7 @@ async def test_a_server_that_is_frozen_holds_no_client_longer_than_the_timeout(
     database: Database,
 ) -> None:
     database.user("ann", CHEAP)
-    async with running(
-        access=access([database.authenticator(timeout="300ms", pool_size=2)])
-    ) as node:
+    async with running(access=access([database.authenticator(timeout="2s", pool_size=2)])) as node:
         assert await code_of(node, "ann", "pencil") == 0
         processes = [
             psutil.Process(database.process.pid),
