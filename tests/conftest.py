@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
 
+import httpx
 import paho.mqtt.client as paho
 import pytest
 
@@ -40,6 +41,9 @@ def _wakers() -> tuple[socket.socket, socket.socket]:
 
 
 paho._socketpair_compat = _wakers
+
+# A request of a test has a minute, as all that a test waits for: five seconds are too few beside other tests.
+httpx._config.DEFAULT_TIMEOUT_CONFIG.__init__(60.0)  # type: ignore[misc]  # the one that each signature has
 
 SCRATCH = [Path(gettempdir())]
 

@@ -268,7 +268,7 @@ def _refused(machine: Machine, *options: str) -> str:
         machine.network.command([*serve, *options]),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         cwd=Path(__file__).parents[2],
     )

@@ -113,7 +113,7 @@ def test_another_cluster_of_this_name_does_not_start(cluster: Cluster, tmp_path:
     (tmp_path / "sluice.conf").write_text(known.replace("machine = c\n", own))
     serve = [sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(tmp_path)]
     done = subprocess.run(
-        network.command(serve), capture_output=True, text=True, timeout=60, cwd=cluster["c"].root
+        network.command(serve), capture_output=True, text=True, timeout=240, cwd=cluster["c"].root
     )
     assert done.returncode == 1, done
     text = "the stream sluice_plant_0 in NATS belongs to another cluster of this name"

@@ -370,7 +370,7 @@ def _sluice(
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", *arguments],
         env=os.environ | {"SLUICE_API_TOKEN": TOKEN} | (environ or {}),
-        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=240, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     return done

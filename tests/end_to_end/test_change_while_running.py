@@ -276,7 +276,7 @@ def test_a_setting_that_is_no_more_stops_the_start_and_names_its_successor(tmp_p
     (tmp_path / "sluice.conf").write_text("mqtt.session_expiry_limit = 1h\n")
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(tmp_path), "--mqtt", "127.0.0.1:0"],
-        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=240, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 1
     assert "line 1" in done.stderr

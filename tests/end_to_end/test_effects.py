@@ -120,7 +120,7 @@ def test_a_command_shows_the_effects_before_it_asks(node: Node) -> None:
         command, stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )
     os.write(ours, b"n\n")
-    _, said = asking.communicate(timeout=60)
+    _, said = asking.communicate(timeout=240)
     os.close(ours)
     os.close(its)
     assert b"  0 records (0 bytes) of stream 'asked' are deleted.\n" in said, said

@@ -32,7 +32,9 @@ def test_output_and_exit_status_are_those_of_the_command(
     (tmp_path / "page.conf").write_text("mqtt.no_such = 1\n")
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     forked, command = (
-        subprocess.run([*begin, *words], cwd=tmp_path, env=environ, capture_output=True, timeout=60)
+        subprocess.run(
+            [*begin, *words], cwd=tmp_path, env=environ, capture_output=True, timeout=240
+        )
         for begin in ([program], [sys.executable, "-m", "broker.cli.main"])
     )
     assert (forked.returncode, forked.stdout, forked.stderr) == (

@@ -317,7 +317,7 @@ def test_listeners_that_cannot_be_opened_are_one_sentence(tmp_path: Path, text: 
     environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""}
     command = [sys.executable, "-m", "broker.cli.main", "config", "check", "sluice.conf"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=30, cwd=tmp_path, env=environ
+        command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environ
     )
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0

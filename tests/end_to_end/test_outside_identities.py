@@ -30,7 +30,7 @@ def sluice(node: Node, *arguments: str) -> str:
     """Standard output of a command."""
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", *arguments, "--url", node.url],
-        capture_output=True, text=True, timeout=60, env={"SLUICE_API_TOKEN": TOKEN, "PATH": ""}, check=False,
+        capture_output=True, text=True, timeout=240, env={"SLUICE_API_TOKEN": TOKEN, "PATH": ""}, check=False,
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

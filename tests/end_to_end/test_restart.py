@@ -245,5 +245,5 @@ def test_commands_find_the_node_by_its_directory(restarted: Restarted) -> None:
 def _sluice(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "broker.cli.main", *arguments],
-        env=os.environ | {"SLUICE_API_TOKEN": TOKEN}, capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"SLUICE_API_TOKEN": TOKEN}, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip

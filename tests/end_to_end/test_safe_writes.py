@@ -408,7 +408,7 @@ def _sluice(node: Node, *arguments: str, expect: int = 0) -> str:
         env=environ,
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=240,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == expect, done.stdout + done.stderr

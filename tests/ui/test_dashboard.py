@@ -348,7 +348,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     assert len(texts) == 3
     environ = {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url, "PATH": "/usr/bin:/bin"}
     answer = subprocess.run(
-        ["sh", "-c", f"{texts[0]} -s"], env=environ, capture_output=True, timeout=60, check=True
+        ["sh", "-c", f"{texts[0]} -s"], env=environ, capture_output=True, timeout=240, check=True
     )
     assert json.loads(answer.stdout)["name"] == "warm"
     assert texts[1] == "sluice rules show warm"
@@ -358,7 +358,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     check.mkdir(exist_ok=True)
     (check / "sluice.conf").write_text(f"streams.warm {{}}\n{texts[2]}\n")
     command = [sys.executable, "-m", "broker.cli.main", "config", "check", "--data-dir", str(check)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -103,7 +103,7 @@ def in_shell(broker: Node, command: str) -> str:
         command = f"{command} -s"
     command = re.sub(r"(^|\| )sluice ", rf"\1{sluice} ", command)
     return subprocess.run(
-        ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60
+        ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=240
     ).stdout
 
 
@@ -291,7 +291,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     connector = f'connectors.plant {{ type = kafka, bootstrap_hosts = "127.0.0.1:1" }}\n{hocon}\n'
     (check / "sluice.conf").write_text(connector)
     command = [sys.executable, "-m", "broker.cli.main", "config", "check", "--data-dir", str(check)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     page.keyboard.press("Escape")
     page.click("button:text-is('Discard')")

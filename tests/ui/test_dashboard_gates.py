@@ -328,7 +328,9 @@ def test_copied_commands_save_the_draft(signed_in: Any, broker: Node) -> None:
         page.keyboard.press("Escape")
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
         environ = {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url, "PATH": path}
-        subprocess.run(["sh", "-c", text], env=environ, capture_output=True, timeout=60, check=True)
+        subprocess.run(
+            ["sh", "-c", text], env=environ, capture_output=True, timeout=240, check=True
+        )
         assert broker.call("GET", f"/validations/{draft['name']}")["topics"] == ["it's/#"]
 
 

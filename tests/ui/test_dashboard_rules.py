@@ -257,12 +257,12 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     curl, cli = page.locator(".popover pre").all_inner_texts()
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url}
     answer = subprocess.run(
-        ["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, timeout=60, check=True
+        ["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, timeout=240, check=True
     )
     assert json.loads(answer.stdout)["rows"] == [shown]
     command = cli.replace("sluice ", f"{sys.executable} -m broker.cli.main ", 1)
     done = subprocess.run(
-        ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60, check=True
+        ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=240, check=True
     )
     assert json.loads(done.stdout.splitlines()[-1]) == shown
 
@@ -284,7 +284,7 @@ def test_copied_commands_save_the_draft(page: Any, broker: Node) -> None:
     ):
         broker.call("PUT", "/rules/warm", {"sql": WARM})
         subprocess.run(
-            ["sh", "-c", command], env=environ, capture_output=True, timeout=60, check=True
+            ["sh", "-c", command], env=environ, capture_output=True, timeout=240, check=True
         )
         rule = broker.call("GET", "/rules/warm")
         assert (rule["sql"], [action["type"] for action in rule["actions"]]) == (

@@ -192,7 +192,7 @@ def test_a_broker_lists_it_and_its_rules_call_it(installed_example: Path, tmp_pa
 def _output(command: list[str]) -> str:
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN}
     done = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
