@@ -43,7 +43,8 @@ def _wakers() -> tuple[socket.socket, socket.socket]:
 paho._socketpair_compat = _wakers
 
 # A request of a test has a minute, as all that a test waits for: five seconds are too few beside other tests.
-httpx._config.DEFAULT_TIMEOUT_CONFIG.__init__(60.0)  # type: ignore[misc]  # the one that each signature has
+for _part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _part, 60.0)  # the one that each signature has
 
 SCRATCH = [Path(gettempdir())]
 

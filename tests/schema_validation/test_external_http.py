@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -110,6 +112,21 @@ async def test_a_broken_connection_is_tried_again(coder: Coder) -> None:
     made = serde(coder.url)
     assert await settled(lambda: made.decode(b"x")) == b"d:x"
     assert len(coder.requests) == 3
+
+
+@on_loop
+async def test_a_connection_that_the_system_gives_up_is_a_server_that_cannot_be_reached(
+    coder: Coder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = serde(coder.url, max_retries=0)
+
+    async def lost(*_: object) -> bytes:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+    monkeypatch.setattr(asyncio.StreamReader, "read", lost)
+    assert "cannot be reached (no answer in time)" in await failure(made, b"x")
+    assert made.status()["status"] == "disconnected"
+    assert counted("unreachable") == 1
 
 
 @on_loop

@@ -387,8 +387,8 @@ class TableQuery:
         """Take the figures of the table where a batch does not just add to them: another driver has committed its
         records, or a driver that was killed some of them, or it replaced rows or the type of a column."""
         is_first = self._progress.batch is None
-        is_other = is_first or not outcome.ranges or writer.spec.upsert is not None
-        if retyped or (outcome.read and is_other):
+        is_more_than_added = is_first or not outcome.ranges or writer.spec.upsert is not None
+        if retyped or (outcome.read and is_more_than_added):
             self._progress.count(writer)
         elif writer.spec.members is not None:
             self._progress.take(writer.figures())

@@ -22,6 +22,7 @@ from broker.core.events import flag_columns
 from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import like, limits, paths, values
 from rules.sql.compiler import columns as column_source
+from rules.sql.compiler.bounds import bounds_of
 from rules.sql.compiler.code import (
     NOTHING,
     Code,
@@ -125,10 +126,6 @@ _HELPERS: Final[dict[str, Any]] = {
 _CALLS: Final = "_calls"
 # Longest range that is kept as an array.
 _MAX_HOISTED: Final = 10_000
-_STAR_MEMBERS: Final = 20
-# Types of results that may be arrays or maps, and functions that give one of their arguments.
-_BUILT: Final = frozenset({"array", "map", "unknown"})
-_PASSING_ON: Final = frozenset({"coalesce", "coalesce_ne", "iif", "payload"})
 _KIND_OF_TYPE: Final = {"boolean": "boolean", "long": "number", "double": "number"}
 _EXACT_KINDS: Final = ("int", "float", "string", "boolean")
 
@@ -238,7 +235,7 @@ class _Compiler:
         self._out.emit(
             f"if type({items.code}) is not list: return _NoArray({text!r}, {items.code})"
         )
-        inline, inline_bytes, turn, most, self._most_items = self._bounds(tree)
+        inline, inline_bytes, turn, most, self._most_items = bounds_of(tree, self._functions)
         incase = tree.args.get("incase")
         if incase is None:  # each item is a row: too many are refused before the first is made
             self._out.emit(f"if len({items.code}) > {most}: _too_many_rows({most})")
@@ -275,37 +272,6 @@ class _Compiler:
                     self._out.emit(f"{_CALLS} = _Calls()")
                 self._out.emit("rows = []")
         self._out.emit("return rows")
-
-    def _bounds(self, tree: exp.Select) -> tuple[int, int, int, int, int]:
-        """Maximum items that a FOREACH walks without stopping, the same in bytes, the items of a part where there are
-        more, maximum rows, and maximum items where a message waits for all."""
-        clauses = [
-            clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None
-        ]
-        work = sum(1 for clause in clauses for _ in clause.walk())
-        calls = [call for clause in clauses for call in clause.find_all(exp.Anonymous)]
-        building = sum(map(self._builds, calls))
-        literals = sum(1 for clause in clauses for _ in clause.find_all(exp.Array, exp.Struct))
-        waiting_work = work + limits.CALL_WORK * (len(calls) + building + literals)
-        members = sum(
-            _STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions
-        )
-        return (
-            min(limits.INLINE_ROWS, max(1, limits.INLINE_WORK // work)),
-            limits.INLINE_BYTES // max(1, len(calls) // 4, len(tree.expressions), 4 * building),
-            min(limits.ROWS_IN_A_TURN, max(1, limits.CALLS_IN_A_TURN // max(1, len(calls)))),
-            min(limits.MAX_ROWS, max(1, limits.MAX_ROW_MEMBERS // members)),
-            min(limits.MAX_ITEMS_INLINE, max(1, limits.MAX_WORK_INLINE // waiting_work)),
-        )
-
-    def _builds(self, call: exp.Anonymous) -> bool:
-        """True if a call may build an array or a map, which takes twenty times the memory of its text."""
-        function = self._functions.get(call.name)
-        return (
-            function is not None
-            and function.returns.name in _BUILT
-            and function.name not in _PASSING_ON
-        )
 
     def _walked(self, last: Tree, scope: Scope) -> Value:
         """The array FOREACH walks; the payload itself is decoded, and other text where it is the JSON of an array."""
