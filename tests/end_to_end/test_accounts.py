@@ -204,19 +204,18 @@ def test_guessing_is_refused_after_a_few_attempts_and_stalls_nobody(node: Node) 
         with browser(node) as page:
             return sign_in(page, "guessed", f"wrong password {number}").status_code
 
-    slowest_s = 0.0
+    asked = 0
     with ThreadPoolExecutor(8) as threads, node.client() as other:
         answers = [threads.submit(guess, number) for number in range(24)]
         while not all(answer.done() for answer in answers):
-            began_s = time.monotonic()
             assert other.get("/status").status_code == 200
-            slowest_s = max(slowest_s, time.monotonic() - began_s)
+            asked += 1
+    assert asked > 2 * len(answers)  # one that waits for each guess would get one answer for each
     statuses = [answer.result() for answer in answers]
     assert set(statuses) <= {401, 429, 503}
     assert 429 in statuses
     with browser(node) as page:
         assert sign_in(page, "guessed").status_code == 429
-    assert slowest_s < 2
 
 
 def test_sessions_are_kept_over_a_restart_and_bounded_in_number(tmp_path: Path) -> None:
