@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import zipfile
 import zlib
 from pathlib import Path
@@ -25,7 +23,7 @@ from broker.codec.packets import (
     SubscriptionRequest,
 )
 from tests.end_to_end.clients import publish
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.node import Node, command, eventually, running
 from tests.support.plain_http import NO_TLS
 from tests.support.scram import ScramClient
 from tests.support.wire import WireClient
@@ -45,12 +43,8 @@ PASSWORD = "pencil-of-ann"
 
 
 def sluice(data_dir: Path, *arguments: str, status: int = 0, key: str | None = None) -> str:
-    environ = {"PATH": "/usr/bin:/bin", "SLUICE_API_TOKEN": TOKEN}
-    done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments, "--data-dir", str(data_dir)],
-        capture_output=True, text=True, timeout=240, check=False, cwd=Path(__file__).parents[2],
-        env=environ | ({} if key is None else {"SLUICE_BACKUP_KEY": key}),
-    )  # fmt: skip
+    environ = {} if key is None else {"SLUICE_BACKUP_KEY": key}
+    done = command(*arguments, "--data-dir", str(data_dir), **environ)
     assert done.returncode == status, f"{done.returncode}: {done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

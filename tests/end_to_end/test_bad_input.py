@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.clients import Bystander, Client, Raw, publish
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.node import TOKEN, Node, command, eventually, running
 
 TOPIC = b"\x00\x01t"
 JSON_SCHEMA = {"type": "object", "properties": {"temp": {"type": "number"}}}
@@ -364,24 +362,16 @@ def test_a_body_that_is_no_object_is_refused(node: Node, body: bytes) -> None:
 # -- starting --
 
 
-def _sluice(
-    *arguments: str, environ: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments],
-        env=os.environ | {"SLUICE_API_TOKEN": TOKEN} | (environ or {}),
-        capture_output=True, text=True, timeout=240, check=False, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+def _sluice(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    done = command(*arguments, **environ)
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     return done
 
 
 def _serve(data_dir: Path, mqtt: str = "127.0.0.1:0", api: str = "127.0.0.1:0") -> str:
     """Start a broker that must not start; its one line on standard error. It has to make a token of its own."""
-    no_token = {"SLUICE_API_TOKEN": ""}
-    done = _sluice(
-        "serve", "--data-dir", str(data_dir), "--mqtt", mqtt, "--api", api, environ=no_token
-    )
+    where = ("--data-dir", str(data_dir), "--mqtt", mqtt, "--api", api)
+    done = _sluice("serve", *where, SLUICE_API_TOKEN="")
     assert done.returncode == 1, done
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -470,7 +460,7 @@ def test_a_short_token_is_refused(tmp_path: Path, place: str) -> None:
         "127.0.0.1:0",
         "--api",
         "127.0.0.1:0",
-        environ=environ,
+        **environ,
     )
     assert done.returncode == 1
     named = "SLUICE_API_TOKEN" if place == "variable" else str(tmp_path / "api.token")
@@ -499,7 +489,7 @@ def test_a_command_without_a_broker_ends_with_3(tmp_path: Path) -> None:
 
 
 def test_a_command_with_a_wrong_token_ends_with_4(node: Node) -> None:
-    done = _sluice("rules", "ls", "--url", node.url, environ={"SLUICE_API_TOKEN": "wrong"})
+    done = _sluice("rules", "ls", "--url", node.url, SLUICE_API_TOKEN="wrong")
     assert (done.returncode, done.stdout) == (4, "")
     assert "SLUICE_API_TOKEN" in done.stderr
 

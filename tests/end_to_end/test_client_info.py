@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.clients import Client, MosquittoSub, publish
-from tests.support.node import Node, running
+from tests.support.node import Node, command, running
 
 CONFIG = """
 authentication = [
@@ -131,8 +130,7 @@ def test_settings_that_cannot_be_used_are_refused_with_their_place(
 ) -> None:
     file = tmp_path / "sluice.conf"
     file.write_text(config)
-    command = [sys.executable, "-m", "broker.cli.main", "config", "check", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = command("config", "check", str(file))
     assert done.returncode != 0
     assert f"{file} line 1" in done.stderr + done.stdout
     assert expected in done.stderr + done.stdout

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ import pytest
 from broker.codec.encode import encode_packet
 from broker.codec.packets import Connect
 from broker.core import jsontext
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.node import Node, command, eventually, running
 from tests.support.processes import free_port
 
 PLANTED = "a-planted-secret"
@@ -28,11 +25,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def sluice(node: Node, *arguments: str) -> str:
     """Standard output of a command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments, "--url", node.url],
-        capture_output=True, text=True, timeout=240, env={"SLUICE_API_TOKEN": TOKEN, "PATH": ""}, check=False,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    done = command(*arguments, "--url", node.url)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -11,11 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.node import Node, eventually, running, sluice
 from tests.support.plain_http import NO_TLS
 
-_ROOT = Path(__file__).parents[2]
-_ENVIRON = os.environ | {"SLUICE_API_TOKEN": TOKEN}
 ALARM_SOON = (
     "overload { interval = 50ms, polls = 2, alarm_after = 0s, max_loop_lag = 0, max_run_queue = 0"
 )
@@ -24,20 +22,6 @@ ALARM_SOON = (
 def readiness(node: Node) -> tuple[int, str]:
     answer = httpx.get(f"{node.url}/readyz", trust_env=False, verify=NO_TLS)
     return answer.status_code, answer.text.strip()
-
-
-def sluice(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "broker.cli.main",
-        *arguments,
-        "--data-dir",
-        str(node.data_dir),
-    ]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, cwd=_ROOT, env=_ENVIRON
-    )
 
 
 def mosquitto_pub(node: Node) -> subprocess.CompletedProcess[bytes]:

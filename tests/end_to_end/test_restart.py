@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.end_to_end.clients import DEADLINE_S, Client, MosquittoSub, publish
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.node import Node, command, eventually, running
 from tests.support.processor import ended
 
 STOP_DEADLINE_S = 10.0
@@ -237,13 +234,6 @@ def test_the_pipeline_goes_on_where_it_was(restarted: Restarted) -> None:
 
 
 def test_commands_find_the_node_by_its_directory(restarted: Restarted) -> None:
-    done = _sluice("status", "--data-dir", str(restarted.node.data_dir))
+    done = command("status", "--data-dir", str(restarted.node.data_dir))
     assert (done.returncode, done.stderr) == (0, "")
     assert restarted.node.url.removeprefix("http://") in done.stdout
-
-
-def _sluice(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments],
-        env=os.environ | {"SLUICE_API_TOKEN": TOKEN}, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip

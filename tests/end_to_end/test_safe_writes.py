@@ -4,9 +4,6 @@ and keys of requests."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ import pytest
 from broker.config.assignments import HEADER
 from broker.core.kinds import Kind, kinds
 from tests.end_to_end.clients import MosquittoSub
-from tests.support.node import TOKEN, Node, running
+from tests.support.node import Node, running, sluice
 from ui.api import examples
 
 
@@ -401,16 +398,7 @@ def test_commands_print_the_effect_of_a_dry_run(node: Node, tmp_path: Path) -> N
 
 
 def _sluice(node: Node, *arguments: str, expect: int = 0) -> str:
-    environ = {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
-    command = [sys.executable, "-m", "broker.cli.main", *arguments]
-    done = subprocess.run(
-        command,
-        env=environ,
-        text=True,
-        capture_output=True,
-        timeout=240,
-        cwd=Path(__file__).parents[2],
-    )
+    done = sluice(node, *arguments)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout if expect == 0 else done.stdout + done.stderr
 

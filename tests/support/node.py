@@ -298,9 +298,15 @@ def running(data_dir: Path, **options: Any) -> Iterator[Node]:
 
 def sluice(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command of the CLI, on a broker."""
-    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url}
-    command = [sys.executable, "-m", "broker.cli.main", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    return command(*arguments, SLUICE_URL=node.url)
+
+
+def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A command of the CLI in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", *arguments], cwd=ROOT,
+        env=os.environ | {"SLUICE_API_TOKEN": TOKEN} | environ, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
 
 
 def text_of(address: tuple[str, int]) -> str:

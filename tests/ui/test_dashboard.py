@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import httpx
 import paho.mqtt.publish as mqtt_publish
 import pytest
 
-from tests.support.node import TOKEN, Node, eventually
+from tests.support.node import TOKEN, Node, command, eventually
 from tests.support.node import running as serving
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import Node as ApiNode
@@ -357,8 +356,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     check = broker.data_dir.parent / "check"
     check.mkdir(exist_ok=True)
     (check / "sluice.conf").write_text(f"streams.warm {{}}\n{texts[2]}\n")
-    command = [sys.executable, "-m", "broker.cli.main", "config", "check", "--data-dir", str(check)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = command("config", "check", "--data-dir", str(check))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

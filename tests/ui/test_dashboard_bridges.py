@@ -18,7 +18,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.kafka_server import Kafka
-from tests.support.node import TOKEN, Node, eventually
+from tests.support.node import TOKEN, Node, command, eventually
 from tests.support.node import running as serving
 from tests.support.plain_http import NO_TLS
 from tests.support.processor import Stopwatch, family
@@ -290,8 +290,7 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     check.mkdir(exist_ok=True)
     connector = f'connectors.plant {{ type = kafka, bootstrap_hosts = "127.0.0.1:1" }}\n{hocon}\n'
     (check / "sluice.conf").write_text(connector)
-    command = [sys.executable, "-m", "broker.cli.main", "config", "check", "--data-dir", str(check)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = command("config", "check", "--data-dir", str(check))
     assert done.returncode == 0, done.stdout + done.stderr
     page.keyboard.press("Escape")
     page.click("button:text-is('Discard')")
